@@ -15,6 +15,7 @@ const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(
 pub const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(2));
 
 thread_local! {
+    // An error does not say which peer it is about, and passes through code that does not know.
     static BLAMED: Cell<Option<NodeId>> = const { Cell::new(None) };
 }
 
@@ -92,6 +93,7 @@ pub fn take_blamed() -> Option<NodeId> {
 }
 
 fn doubled(limits: (Duration, Duration), times: u32) -> Duration {
+    // The shift must stay within 32 bits; the limits are reached long before.
     limits.0.saturating_mul(1 << times.min(16)).min(limits.1)
 }
 

@@ -41,11 +41,13 @@ impl Allocator {
         let mut range = self.range.lock();
         if range.is_empty() {
             let end = range.start + BLOCK;
+            // A restarted daemon must not give out any of them, whether or not this one comes to do so.
             let mut txn = records.txn(&[self.slot]);
             let former = txn.get(self.slot, ALLOCATOR_KEY).and_then(|value| u64::from_bytes(value).ok());
             assert!(former.is_none_or(|former| former < end), "numbers up to {end} are reserved twice");
             txn.put(self.slot, ALLOCATOR_KEY, &end.to_bytes());
             txn.commit()?;
+            // Only once it is logged.
             range.end = end;
         }
         let number = range.start;

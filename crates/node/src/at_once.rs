@@ -11,6 +11,7 @@ pub fn each_at_once<'a, T: Sync, R: Send>(all: &'a [T], act: impl Fn(&'a T) -> R
         let begun: Vec<_> = others.iter().map(|one| (one, spawn(one))).collect();
         let of_last = act(last);
         if !begun.is_empty() {
+            // Only here: until now this thread was at work itself.
             bivouac_net::before_waiting();
         }
         // Without a thread it is done now.

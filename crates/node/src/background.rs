@@ -54,6 +54,7 @@ impl Node {
         self.forget_lookups(chores.delayed.into_iter());
         self.sweep_direct();
         if chores.compaction && self.records.has_shrunk() {
+            // Before it is done, so that what shrinks meanwhile is given back the next time.
             self.records.note_given_back();
             if let Some(give_back) = self.hooks.shrunk.get() {
                 give_back();
@@ -137,6 +138,7 @@ impl Node {
     /// Inodes without names are not kept for clients whose sessions have ended: a kill may have come between that end
     /// and [`Node::release_orphans`].
     fn release_from_ended_sessions(&self) {
+        // Before any request is served: whoever had a session then awaits reclaim.
         let known = self.sessions.awaiting();
         for ino in self.orphans() {
             let holders = self.records.read(ino.slot(), &orphan_key(ino), |bytes| {

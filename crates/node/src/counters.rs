@@ -119,9 +119,14 @@ impl Counters {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let own = threads.min(SHARDS_MAX);
         let places = memory.doubles(places_at, 1).and_then(<[AtomicU64]>::first);
+        // The most of any daemon: a machine may have had more processors before, and sums must not shrink.
         let before = places.map_or(0, |places| places.fetch_max(own as u64, Ordering::Relaxed));
         let all = own.max(usize::try_from(before).unwrap_or(SHARDS_MAX).min(SHARDS_MAX));
         let counters = Counters { memory, at, own, all };
+        assert!(
+            counters.place(all - 1, OPS - 1).is_some(),
+            "{all} sets of counters are not inside of the memory"
+        );
         if before > 0 {
             counters.end_unanswered();
         }
@@ -142,6 +147,7 @@ impl Counters {
 
     fn place(&self, shard: usize, op: usize) -> Option<&[AtomicU64]> {
         let first = self.at + (shard * OPS + op) * COUNTS;
+        // Beyond that it would be a counter of the next set.
         self.memory.doubles(first, COUNTS).filter(|_| op < OPS)
     }
 

@@ -121,6 +121,8 @@ impl Node {
                 key,
             });
         }
+        // A client asks the home first, and learns there that the directory is spread.
+        // Any other node was asked by mistake.
         self.check_slot(dir.slot())?;
         Err(remote(dir))
     }
@@ -193,6 +195,7 @@ impl Node {
         }
         // Checked after the compact place, so that entries that were spread in between are found.
         let place = self.place(dir, name)?;
+        // In a compact one it was looked for above.
         let found = if place.is_spread() { self.dentry(&place)? } else { None };
         Ok((found, place.slot))
     }
@@ -236,6 +239,7 @@ impl Change<'_> {
         }
         let inode = self.inode(place.dir)?;
         if inode.attr.is_spread() {
+            // It has spread since its place was found: the caller looks for that again.
             return Err(Errno::EBUSY.into());
         }
         if inode.attr.is_dir() { Ok(Dir::Whole(inode)) } else { Err(Errno::ENOTDIR.into()) }
@@ -300,6 +304,7 @@ impl Change<'_> {
             Dir::Whole(inode) => {
                 let attr = &mut inode.attr;
                 attr.size = attr.size.saturating_add_signed(entries);
+                // Counted as on Linux: its name, `.`, and the `..` of each subdirectory.
                 attr.nlink = attr.nlink.saturating_add_signed(subdirs).max(2);
                 (attr.mtime, attr.ctime) = (self.now, self.now);
                 self.put_inode(inode);
@@ -310,6 +315,7 @@ impl Change<'_> {
             Dir::Part(shard) => {
                 shard.entries = shard.entries.saturating_add_signed(entries);
                 shard.subdirs = shard.subdirs.saturating_add_signed(subdirs);
+                // By this the home sees that something has changed, where the counts have come back to what they were.
                 shard.version += 1;
                 self.put_shard(place.book, place.dir, shard);
                 self.note_shard(place.dir);
@@ -360,6 +366,7 @@ impl Change<'_> {
     /// Puts records back that [`Change::forget_seen`] removed, unless there are newer ones.
     pub(crate) fn restore_seen(&mut self, place: &EntryPlace, known: &SeenRecords) {
         for (key, known) in seen_keys(place).iter().zip(known) {
+            // A flush may have put something else there since.
             if let Some(known) = known.as_ref().filter(|_| self.txn.get(place.slot, key).is_none()) {
                 self.txn.put(place.slot, key, known);
             }

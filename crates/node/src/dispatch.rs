@@ -243,6 +243,7 @@ fn serve_leased(
     }
     if mirror.serve_state() == ServeState::Superseded {
         let text = "another daemon has taken over the volumes of this node";
+        // No error reply: the successor may have carried the request out, and only it can answer.
         return reply.abandon(&FsError::with(Errno::EIO, text));
     }
     let text =
@@ -260,6 +261,7 @@ fn run<O: Handle>(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
     let touches = if origin == SYSTEM { Touches::Nothing } else { O::OP.touches() };
     let _principal = (touches == Touches::Changes).then(|| Principal::on_behalf_of(origin));
     let ctx = context(call, origin);
+    // Each channel of a client leaves an `R` record in every slot that it changes.
     if call.lane == LaneKind::Client && call.frame.channel >= CLIENT_CHANNELS_MAX {
         let text = format!("channel {} is above {CLIENT_CHANNELS_MAX}", call.frame.channel);
         return reply.fail(&FsError::with(Errno::EPROTO, text));
@@ -269,8 +271,10 @@ fn run<O: Handle>(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
     let writes = matches!(O::OP, Op::Write | Op::ChangeSpace | Op::CopyRange);
     let has_cached_reply = writes && call.lane == LaneKind::Client;
     let makes = touches == Touches::Changes || O::OP == Op::MakeUnnamed;
+    // To save the work. The check that counts is made once more under the locks of what is changed.
     let current = if makes { ctx.check_current() } else { Ok(()) };
     let alters = makes || writes;
+    // A step is part of a change whose request has passed this on another node.
     // An open may truncate.
     let is_fenced = (alters || O::OP == Op::Open) && call.lane == LaneKind::Client;
     let passing = if is_fenced { node.proxy.fence.pass().map(Some) } else { Ok(None) };
@@ -294,6 +298,7 @@ fn serve<O: Handle>(node: &Node, call: &Call<'_>, ctx: &Ctx<'_>) -> FsResult<O::
     let handle = || O::handle(node, ctx, request::<O>(call)?);
     let outcome = handle();
     let adds = matches!(O::OP, Op::Make | Op::MakeUnnamed | Op::Put | Op::Link | Op::SetXattr | Op::PutInode);
+    // Not for what only removes or replaces: that must not need space in the first place.
     let is_full = adds && outcome.as_ref().is_err_and(|error| error.errno() == Errno::ENOSPC);
     if is_full && node.reclaim_direct(RECORDS_VOLUME) { handle() } else { outcome }
 }

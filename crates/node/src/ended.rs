@@ -28,6 +28,7 @@ pub fn end_clients(records: &Records, slots: impl Iterator<Item = Slot>) -> FsRe
         }
         let mut txn = records.txn(&[slot]);
         gone.iter().for_each(|key| txn.delete(slot, key));
+        // Kept without holders, and not deleted: by this record the reaper finds the inode, and erases it.
         nameless.iter().for_each(|key| txn.put(slot, key, &nobody));
         txn.commit()?;
     }

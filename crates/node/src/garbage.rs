@@ -41,6 +41,7 @@ impl Node {
     }
 
     fn remove_batch(&self, batch: &[(Slot, u64)]) -> FsResult<()> {
+        // Before the records are read: what is discarded after that stays for the next round.
         self.reaper.begin_removal(batch.iter().map(|(_, ino)| Ino(*ino)));
         let pieces = self.pieces(batch, |ino| garbage_key(ino).to_vec())?;
         let mut silent = BTreeSet::new();
@@ -70,6 +71,7 @@ impl Node {
             }
         }
         change.commit()?;
+        // After the commit: a job that finds no record of what it is for ends at once.
         silent.into_iter().for_each(|node| self.reaper.add_once(Job::Pending(node)));
         Ok(())
     }

@@ -44,6 +44,7 @@ impl Node {
     /// Asks the shards that are ahead, and writes down what they say. One that does not answer stays ahead.
     pub(crate) fn gather(&self, origin: ClientId, dir: Ino) -> FsResult<()> {
         let gather = self.gathers.of(dir);
+        // Before the wait for the turn: rounds that begin after this see every change that the asker may know of.
         let arrived = gather.begun.load(Ordering::SeqCst);
         let mut ended = gather.turn.try_lock().unwrap_or_else(|| {
             bivouac_net::before_waiting();
@@ -69,6 +70,7 @@ impl Node {
             match self.step::<op::FoldShard>(node, StepContext::question(origin), 0, InoOnly { ino: dir }) {
                 Ok(state) => drop(gather.known.lock().shards.insert(node, state)),
                 Err(error) => {
+                    // The next round asks it again.
                     gather.known.lock().dirty.insert(node);
                     log::warn!(why:% = error; "{node} does not say what it has of directory {dir}");
                 }
@@ -101,6 +103,7 @@ impl Node {
 
     /// Returns what this node's shard adds to its directory. Its next change will be reported.
     pub(crate) fn shard_state(&self, dir: Ino) -> FsResult<ShardState> {
+        // Before the shard is read: a change in between is reported, and asked about again.
         self.shards.asked(dir);
         let book = self.shards.slot_of(dir);
         self.check_slot(book)?;

@@ -104,6 +104,7 @@ impl Node {
             Ok(tx)
         });
         let tx = begun.inspect_err(|_| self.intents.channels.put(steps_channel))?;
+        // No client waits for what a node changes by itself, so that a peer which is away is not waited for.
         let (channel, origin, background) = (steps_channel, ctx.origin, is_peer(ctx.client));
         let steps = StepContext { tx, channel, retry: false, origin, background };
         match self.finish_intent(&logged, steps) {
@@ -155,6 +156,7 @@ impl Node {
     /// Undoes a change that was refused after some of its steps. The undo is logged first, so that a restarted daemon
     /// goes on with it.
     fn begin_undo(&self, logged: &LoggedIntent, steps: StepContext) -> FsResult<()> {
+        // Under the same number and channel: the steps of the undo are told from the others by their own numbers.
         let undo = LoggedIntent { intent: Intent::Undo(Box::new(logged.intent.clone())), ..*logged };
         let mut change = self.change_at(&[logged.slot], &[])?;
         change.txn.put(logged.slot, &intent_key(steps.tx), &undo.to_bytes());
@@ -226,6 +228,7 @@ impl Node {
                     format!("an intent record in slot {} is damaged", slot.0),
                 ));
             };
+            // Steps of a newer intent on this channel would have peers take those of this one for late.
             self.intents.channels.reserve(logged.steps_channel);
             self.keep(tx, LoggedIntent { slot, ..logged });
             self.reaper.add_intent(slot, tx);
@@ -241,6 +244,7 @@ impl Node {
             let logged = crate::namespace::decode::<LoggedIntent>(&bytes, "intent", Ino(tx))?;
             let targets = logged.intent.targets();
             let resumed = self.resume(LoggedIntent { slot, ..logged }, tx);
+            // Also cleared: what found no space the last time may wait for a peer by now.
             self.locks.starve(tx, &targets, resumed.as_ref().is_err_and(is_for_space));
             resumed?;
         }
@@ -251,6 +255,7 @@ impl Node {
     fn resume(&self, logged: LoggedIntent, tx: u64) -> FsResult<()> {
         let (channel, origin) = (logged.steps_channel, logged.client);
         let steps = StepContext { tx, channel, retry: true, origin, background: true };
+        // Thread of the reaper: without a principal no lease on what the change concerns would be recalled.
         let _principal = Principal::on_behalf_of(logged.client);
         if let Err(refused) = self.finish_intent(&logged, steps)? {
             log::info!(why:% = refused; "change {tx}, left by an earlier daemon, was refused");

@@ -246,6 +246,7 @@ impl Decode<'_> for LoggedIntent {
 
 impl Encode for Intent {
     fn encode(&self, out: &mut Vec<u8>) {
+        // Tags are on volumes, also of earlier releases: each keeps its meaning.
         let mut tagged = |tag: u8, value: &dyn Encode| {
             out.push(tag);
             value.encode(out);
@@ -269,6 +270,7 @@ impl Encode for Intent {
 impl Decode<'_> for Intent {
     fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
         match u8::decode(input)? {
+            // One level deep: bytes that nest further must not use up the stack.
             9 => Ok(Intent::Undo(Box::new(Intent::decode_as(u8::decode(input)?, input)?))),
             tag => Intent::decode_as(tag, input),
         }

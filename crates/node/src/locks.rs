@@ -157,6 +157,7 @@ impl Locks {
         let claim = self.guard(target, true);
         let is_shared = |table: &LockTable| table.get(&target).is_some_and(|held| held.shared > 0);
         while is_shared(&table) && !freed.wait_until(&mut table, deadline).timed_out() {}
+        // Looked at again: the last request may have left just as the time ran out.
         let has_it = table.get(&target).is_some_and(|held| held.shared == 0 && held.kept.is_empty());
         // Dropping the claim takes the table's lock again.
         drop(table);
@@ -276,6 +277,7 @@ impl LockTarget {
             LockTarget::Dir(ino) | LockTarget::Size(ino) => ino.0,
             LockTarget::Entry(dir, hash) => dir.0.rotate_left(32) ^ hash,
         };
+        // Fibonacci hashing: inode numbers differ in a few bits, and shards and ranks have to spread all the same.
         (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
     }
 

@@ -107,6 +107,7 @@ impl Membership {
             Some(after) => Options::dead_after(u64::try_from(after.as_millis()).unwrap_or(u64::MAX)),
             None => Options::never(),
         };
+        // Nodes of one process share its number, and are to probe others in orders of their own.
         let seed = u64::from(std::process::id()) << 16 ^ u64::from(id.0);
         let members = Members::new(id, count, options, seed, 0);
         Membership {
@@ -361,6 +362,7 @@ impl MembershipState {
     /// Returns the next notice for the calling thread, `None` if there is none or another thread is notifying. `told`
     /// says that the caller is the notifying thread, and has delivered its last notice.
     fn next_notice(&mut self, told: bool) -> Option<Notice> {
+        assert!(self.notifying || !told, "two threads give the observer notices, in whichever order");
         if self.notifying && !told {
             return None;
         }

@@ -113,6 +113,7 @@ impl TendedMirror {
         let (mirror, ends) = (Arc::clone(&self.mirror), Arc::clone(&self.ends));
         let tend = move || {
             while !ends.load(Ordering::Acquire) {
+                // Before the work: what happens during it ends the wait below at once.
                 let turn = mirror.turn();
                 // A panic must not end the thread: the lease would never be renewed again, while the daemon looks
                 // alive.
@@ -123,7 +124,9 @@ impl TendedMirror {
                 }
             }
         };
-        *self.thread.lock() = Some(std::thread::Builder::new().name("mirror".into()).spawn(tend)?);
+        let thread = std::thread::Builder::new().name("mirror".into()).spawn(tend)?;
+        let former = self.thread.lock().replace(thread);
+        assert!(former.is_none(), "two threads tend one mirror");
         Ok(())
     }
 

@@ -110,6 +110,7 @@ impl Node {
     /// Like [`Node::change`], for a change of an inode's attributes alone whose leases have been recalled.
     pub(crate) fn change_of(&self, ino: Ino) -> FsResult<Change<'_>> {
         self.check_slot(ino.slot())?;
+        // Leases that were granted since the recall are waited for: with the size locked no kernel may be asked.
         let changing = self.callbacks.leases.change(&[Item::Attrs(ino)], &|_, _, _| None);
         Ok(Change::begun(self, changing, &[ino.slot()]))
     }
@@ -248,6 +249,7 @@ impl Change<'_> {
         }
         self.txn.commit()?;
         // After the commit: what is counted and scheduled here must be in the log.
+        // A negative number wraps around, which adds up to the right sum.
         self.node.files.fetch_add(self.files as u64, Ordering::Relaxed);
         let records = &self.node.records;
         if self.garbage || records.wants_compaction() || records.has_shrunk() {
@@ -269,6 +271,7 @@ impl Change<'_> {
             return;
         }
         if entries < shared {
+            // Only users of large directories are remembered, so that the table stays small.
             return node.users.forget(dir);
         }
         let from =
@@ -392,6 +395,7 @@ impl Change<'_> {
     /// Removes an inode with its xattrs, link target and site records; its subfiles become garbage.
     pub fn erase_inode(&mut self, inode: &Inode) {
         let (ino, slot) = (inode.attr.ino, inode.attr.ino.slot());
+        assert!(self.txn.get(slot, &inode_key(ino)).is_some(), "inode {ino} is erased, and is not there");
         self.touch(ino);
         let xattrs = self.keys_below(slot, &xattr_key(ino, b""));
         xattrs.iter().for_each(|key| self.txn.delete(slot, key));
@@ -431,6 +435,8 @@ impl Change<'_> {
     /// Removes an inode's record alone; what belongs to it stays.
     pub fn hide_inode(&mut self, inode: &Inode) {
         let ino = inode.attr.ino;
+        let is_there = self.txn.get(ino.slot(), &inode_key(ino)).is_some();
+        assert!(is_there, "inode {ino} is set aside, and is not there");
         self.touch(ino);
         self.txn.delete(ino.slot(), &inode_key(ino));
         self.files -= 1;
@@ -529,6 +535,7 @@ impl Node {
             // Opened again meanwhile: that client stays a holder.
             return Ok(());
         }
+        // Opens in memory count, too: one that came after the last name went may not be in the record yet.
         if holders.is_empty() && !self.opens.is_open(ino) {
             let inode = change.inode(ino)?;
             change.erase_inode(&inode);

@@ -20,6 +20,7 @@ pub fn new_inode(
     let is_dir = request.mode & mode::TYPE == mode::DIR;
     let inherits_group = from.mode & mode::SETGID != 0;
     let (layout, placement) = match is_dir {
+        // A directory passes on what it was given; it has no content that would need targets.
         true => (from.layout, from.placement),
         false => {
             let (layout, placement) = node.new_layout(ino, from, request.name, request.near)?;

@@ -207,6 +207,7 @@ impl Node {
             *newest = Arc::clone(map);
             moved
         };
+        // Not under the lock of the map: of two maps that come here in the wrong order the older one redirects nothing.
         self.peers.take_map(map);
         // From here on they are not admitted; what they sent before must not be carried out either.
         let hang_up = self.hooks.forgotten.get();

@@ -55,6 +55,7 @@ impl Opens {
 
     /// A client has open what it has told, and what may be under way.
     pub fn replace(&self, client: ClientId, told: &ReclaimedOpens, under_way: &OpensUnderWay) {
+        // An open that is under way may be in the table, and its client could not tell of it.
         let stays = |ino: Ino, open: OpenId| under_way.may_have(open) || told.contains(&(ino, open));
         self.retain_of(client, stays);
         for (ino, open) in told {

@@ -63,6 +63,7 @@ impl Partitions {
             let text = format!("the record of a partition is damaged: {error}; run `bivouac fsck --offline`");
             return Err(FsError::with(Errno::EIO, text));
         }
+        // Removed ones count as well: subfiles of theirs may be left, and go by the number.
         let last = known.all().last().map_or(PartitionId::ROOT, |partition| partition.id);
         Ok(Partitions {
             slot,

@@ -113,11 +113,14 @@ impl Channels {
     /// Takes a channel that no intent uses. Give it back with [`Channels::put`].
     pub fn take(&self) -> u16 {
         let mut free = self.free.lock();
+        // Used ones first: peers have records of each channel that ever was used.
         if let Some(channel) = free.0.pop() {
             return channel;
         }
         let channel = free.1;
-        free.1 = free.1.wrapping_add(1);
+        // The next one would be in use: two intents on one channel take each other's steps for retransmissions.
+        assert!(channel < u16::MAX, "{channel} changes of several nodes are under way");
+        free.1 = channel + 1;
         channel
     }
 

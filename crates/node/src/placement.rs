@@ -203,6 +203,7 @@ impl Node {
     /// Returns the header of a new subfile.
     pub(crate) fn spec(&self, layout: Layout) -> FsResult<Spec<'_>> {
         let targets = self.known_targets(layout.partition())?;
+        // The layout is a client's word: subfiles would be made where no home looks for them.
         if usize::from(layout.targets) != targets.len() {
             let text = format!(
                 "layout {layout} is not of {}, which has {} targets",

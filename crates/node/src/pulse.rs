@@ -82,6 +82,7 @@ impl ActiveRequests {
         }
         // In one order with `sleeps`: either the watch sees the request, or this sees that it sleeps.
         begun.store(self.start.elapsed().as_millis() as u64 + 1, Ordering::SeqCst);
+        // Loaded first: nearly always it does not sleep, and a swap would have all threads share a cache line.
         if self.sleeps.load(Ordering::SeqCst) && self.sleeps.swap(false, Ordering::SeqCst) {
             *self.has_news.lock() = true;
             self.news.notify_one();
@@ -126,6 +127,7 @@ impl ActiveRequests {
 impl Drop for ActiveRequest<'_> {
     fn drop(&mut self) {
         if let Some(begun) = self.0 {
+            // The watch may see this late: it looks once more in vain then.
             begun.store(0, Ordering::Release);
         }
     }

@@ -122,6 +122,7 @@ impl Reaper {
     /// # Errors
     /// `EIO`.
     pub fn check_unfinished(&self) -> FsResult<()> {
+        // Each of them keeps its record, its locks and a channel until its node is back.
         if self.agenda.lock().unfinished < UNFINISHED_MAX {
             return Ok(());
         }
@@ -224,6 +225,7 @@ impl Reaper {
                 Ok(thread) => threads.push(thread),
                 Err(error) => return log::error!(why:% = error; "work for peers waits, there is no thread"),
             }
+            // Under the lock of the agenda, which the new thread needs before it can count itself off.
             agenda.runners += 1;
         }
         assert!(agenda.runners <= RUNNERS_MAX, "{} threads work for peers", agenda.runners);
@@ -235,6 +237,7 @@ impl Reaper {
         let task = if agenda.stopping { None } else { agenda.next_task() };
         if task.is_none() {
             assert!(agenda.runners > 0, "a runner ends that was counted");
+            // Under the lock under which nothing was found: what is added next starts another thread.
             agenda.runners -= 1;
         }
         task

@@ -154,6 +154,7 @@ impl Decode<'_> for SiteFile {
         let mut former = Vec::new();
         while !input.is_empty() {
             let (dir, name): (Ino, &[u8]) = (Decode::decode(input)?, Decode::decode(input)?);
+            // The record may come from a peer, in a step: what could not be read again must not be written here.
             if former.len() == FORMER_NAMES_MAX || name.len() > NAME_LEN_MAX {
                 return Err(DecodeError::Invalid("former names"));
             }
@@ -510,6 +511,7 @@ pub fn done_prefix(client: ClientId) -> [u8; 9] {
 
 /// Returns the key of a channel's last change; the steps of one intent have a key each.
 pub fn done_key(client: ClientId, channel: u16, step: u8) -> [u8; 12] {
+    // What is not overwritten below stays the step's number.
     let mut key = [step; 12];
     key[..9].copy_from_slice(&done_prefix(client));
     key[9..11].copy_from_slice(&channel.to_be_bytes());
@@ -525,6 +527,7 @@ fn tagged(letter: u8, number: u64) -> [u8; 9] {
 /// Clears set-user-id, and set-group-id if group execution is permitted: without it, set-group-id stands for mandatory
 /// locking and stays.
 pub fn without_set_id(mode: u32) -> u32 {
+    // As Linux does in `should_remove_suid`.
     let gid = if mode & mode::XGRP != 0 { mode::SETGID } else { 0 };
     mode & !(mode::SETUID | gid)
 }

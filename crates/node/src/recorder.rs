@@ -149,8 +149,10 @@ impl Recorder {
         if !CloseRequest::is_numbered(op) {
             return false;
         }
+        // Zero is a place that was never used.
         let mark = hash([client.0, op.0].into_iter()).max(1);
         let Some(place) = word(&self.memory, HEARD_AT + (mark % HEARD) as usize) else { return false };
+        // A message whose place another one has taken since counts twice: these are statistics.
         place.swap(mark, Ordering::Relaxed) == mark
     }
 
@@ -171,6 +173,7 @@ impl Recorder {
         let (now_ms, second) = (self.now_ms(), self.second());
         let from_ms = now_ms.saturating_sub(back_ms);
         let served = self.served.lock();
+        // Under the lock of `note`, which moves what is pending into the ring.
         let pending = counters.total().since(served.noted);
         let mut history = served.ring.list(from_ms, now_ms);
         drop(served);
@@ -198,6 +201,7 @@ impl Recorder {
         if done != Bin::default() {
             let at_ms = last.saturating_mul(SECOND_MS);
             served.ring.add(at_ms..at_ms, done);
+            // What was counted since `total` was read belongs to the next entry.
             served.noted = total;
         }
         for (at, value) in [(SECOND_AT, second), (LATEST_AT, second * SECOND_MS)] {

@@ -19,6 +19,7 @@ impl Replicas {
     /// # Errors
     /// A note that cannot be read.
     pub fn of(&self, (formation, node): (FormationId, NodeId), data: &DataStore) -> FsResult<Arc<Replica>> {
+        // Over the reading, too: two replicas of one node would each go by an epoch of their own.
         let mut replicas = self.0.lock();
         if let Some(replica) = replicas.get(&node) {
             return Ok(Arc::clone(replica));

@@ -43,6 +43,7 @@ impl Drop for RunningRequest<'_> {
             }
         }
         drop(clients);
+        // Also if it failed: one of those that wait for it carries the request out then.
         self.cache.over.notify_all();
     }
 }

@@ -131,6 +131,7 @@ impl Round {
                 }
             }
         }
+        // Under the lock under which nobody was found: whoever joins next starts another thread.
         state.runs = false;
     }
 }
@@ -161,7 +162,8 @@ impl RoundState {
     }
 
     fn end(&mut self, key: u64, next: NextVisit) {
-        self.with = None;
+        let ended = self.with.take().map(|(visited, _)| visited);
+        assert_eq!(ended, Some(key), "the visit that ends is another one than the visit that was begun");
         match next {
             NextVisit::At(moment) => drop(self.set_due(key, moment)),
             NextVisit::Called => {}
@@ -193,6 +195,7 @@ impl RoundPlace {
     pub fn leave(&self) {
         let mut state = self.round.state.lock();
         state.remove(self.key);
+        // A node may end during its own visit, if the visit holds it last: that does not wait for itself.
         let this = std::thread::current().id();
         let at_work =
             |state: &mut RoundState| state.with.is_some_and(|(key, by)| key == self.key && by != this);
@@ -204,6 +207,7 @@ impl RoundPlace {
 
 impl Drop for RoundPlace {
     fn drop(&mut self) {
+        // The thread has to look as well, since it ends when nobody is left to be visited.
         self.round.state.lock().remove(self.key);
         self.round.news.notify_one();
     }

@@ -17,6 +17,9 @@ use crate::identity::{SYSTEM, is_peer};
 use crate::peers::STEPS_MAX;
 use crate::record::{CompletedOp, done_key, done_prefix};
 
+// A step's number is one byte of its key.
+const _: () = assert!(STEPS_MAX <= 1 << 8);
+
 /// A request's context: its client, its identity, its connection and its payload.
 #[derive(Clone, Copy)]
 pub struct Ctx<'a> {
@@ -95,6 +98,7 @@ impl Ctx<'_> {
 
     /// Returns the request's key among the records of what was done. Steps have their number in their id.
     fn done_key(&self) -> [u8; 12] {
+        // A client has one change at a time on a channel, so that its last one is all that can come again.
         let step = if is_peer(self.client) { (self.id.0 % STEPS_MAX) as u8 } else { 0 };
         done_key(self.client, self.channel, step)
     }
@@ -147,6 +151,7 @@ impl Ctx<'_> {
     ) -> FsResult<Option<u64>> {
         let find_outcome = || {
             let mut found = None;
+            // On any channel: what a kernel sends again to a restarted mount comes over another one than before.
             scan(&done_prefix(self.client), &mut |_, value| match CompletedOp::from_bytes(value) {
                 Ok(done) if done.op == self.id.0 => {
                     found = Some(done.value);
@@ -166,6 +171,7 @@ impl Ctx<'_> {
     /// Adds a record to the transaction that the operation was carried out: both are committed, or neither.
     pub fn remember(&self, txn: &mut Txn<'_>, slot: Slot, value: u64) {
         let done = CompletedOp { op: self.id.0, value };
+        // It replaces the channel's last one, whose client has its reply: it would not have begun this one otherwise.
         txn.put(slot, &self.done_key(), &done.to_bytes());
     }
 }

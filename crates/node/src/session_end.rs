@@ -18,6 +18,7 @@ impl Node {
     /// it has open are marked, since there may be bytes behind their ends. Its session goes on for a while.
     pub(crate) fn end_connection(&self, client: ClientId) {
         self.end_direct_sessions(client);
+        // Before the grace time begins to run: with the session its opens go, which say what is to be marked.
         self.mark_tails(self.opens.of_client(client));
         self.sessions.disconnect(client);
         self.reaper.call();
@@ -89,6 +90,7 @@ impl Node {
             log::warn!(why:% = error; "the session of client {} ends later", client.0);
             return ending.put_off(self.reaper.grace());
         }
+        // The client may come back from here on: what it opens then is not released below.
         drop(ending);
         // What it wrote last may belong to files that are gone.
         self.sweeper.request();
@@ -124,6 +126,7 @@ impl Node {
     /// Removes the records of a client's completed operations: it will not retransmit any more.
     pub(crate) fn forget_outcomes(&self, client: ClientId) -> FsResult<()> {
         let prefix = done_prefix(client);
+        // A transaction for each slot: one for all of them would keep every other change of the node waiting.
         for slot in self.own_slots() {
             let mut keys = Vec::new();
             self.records.scan(slot, &prefix, &prefix, |key, _| {

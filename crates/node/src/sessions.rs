@@ -250,6 +250,7 @@ impl Exclusive<'_> {
     /// # Errors
     /// When its record cannot be removed; the session stays.
     pub fn forget(&self, records: &Records) -> FsResult<()> {
+        // The transaction first, as in `note`: whoever has one may look into the table.
         let Sessions { slot, table, .. } = self.sessions;
         let mut txn = records.txn(&[*slot]);
         let mut table = table.lock();

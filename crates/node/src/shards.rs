@@ -50,13 +50,16 @@ impl Shards {
         }
         told.times += 1;
         let time = told.times;
+        // Also over an earlier one that is under way, which then does not count as told when it ends.
         told.dirs.insert(dir, Some(time));
         Some(time)
     }
 
     /// Notes that the home was told, unless it has asked since.
     pub fn end(&self, dir: Ino, time: u64) {
-        if let Some(state) = self.told.lock().dirs.get_mut(&dir)
+        let mut told = self.told.lock();
+        assert!(time <= told.times, "report {time} of directory {dir} ends, and {} were begun", told.times);
+        if let Some(state) = told.dirs.get_mut(&dir)
             && *state == Some(time)
         {
             *state = None;
@@ -108,6 +111,7 @@ impl GatheredShards {
                 known: Mutex::new(rank::LEAF, known),
             })
         };
+        // All dirty at first: the shards' reports to an earlier daemon are not known here.
         Arc::clone(self.dirs.lock().entry(dir).or_insert_with(new))
     }
 

@@ -41,12 +41,14 @@ impl StaleTails {
     pub fn mark(&self, inos: Vec<Ino>) {
         if !inos.is_empty() {
             self.state.lock().marked.extend(inos);
+            // Behind the mark, so that whoever sees this finds it.
             self.any.store(true, Ordering::Release);
         }
     }
 
     /// Returns true if there may be bytes behind the end of a file.
     pub fn may_have_tail(&self, ino: Ino) -> bool {
+        // Counters of other nodes cannot be compared with this one's.
         let old = ino.counter() < self.old_below || (self.old_below > 0 && ino.allocator() != self.node);
         if !old && !self.any.load(Ordering::Acquire) {
             return false;

@@ -132,6 +132,7 @@ impl Node {
         let capacity = config.volumes.first().map_or(0, |volume| volume.capacity);
         let (records, recovery) =
             Records::open(data.volume(0)?, formation, config.id, records_options(&config.map, capacity))?;
+        // Content and records of the first volume share its capacity.
         records.count_in(data.records_room(RECORDS_VOLUME)?);
         let slot = first_slot(&config.map, config.id);
         // Before sessions are read: those of ended clients would await reclaim for the whole grace time.
@@ -227,6 +228,7 @@ impl Node {
         let _ = self.proxy.mirror.target.set(weak.clone());
         self.resume_site_work();
         self.sweeper.start(weak.clone());
+        // An earlier daemon may have been killed between the end of a client and its sweep.
         if self.data.usage().iter().any(|volume| volume.files > 0) {
             self.sweeper.request();
         }

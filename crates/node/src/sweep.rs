@@ -64,6 +64,7 @@ impl Node {
         for id in batch.iter().filter(|id| gone.contains(&id.ino)) {
             match self.data.remove(*id) {
                 Ok(removed) => {
+                    // A process that has it open directly would keep its space.
                     self.lending.removed(*id);
                     log::info!("subfile of inode {} on target {} had no file: {removed}", id.ino, id.target.0)
                 }

@@ -81,6 +81,7 @@ impl Tokens {
     }
 
     fn wait_parked(&self, wait: impl FnOnce()) -> bool {
+        // Counted before it is compared: of many that come at once no more than these may wait.
         let may_park = self.parked.fetch_add(1, Ordering::AcqRel) < PARKED_MAX;
         if may_park {
             wait();
@@ -155,6 +156,7 @@ impl Tokens {
     pub fn wait(&self, version: u64, until: Instant) -> bool {
         self.wait_parked(|| {
             let mut state = self.state.lock();
+            // By the version: what became free between the question and this wait was notified to nobody.
             while state.version == version && !self.changed.wait_until(&mut state, until).timed_out() {}
         })
     }
@@ -173,6 +175,7 @@ impl TokenState {
         if self.overdue.len() >= self.overdue_max.max(OVERDUE_MIN) {
             let is_needed = |overdue: &Overdue| now.saturating_duration_since(overdue.asked) <= UNASKED_MAX;
             self.overdue.retain(|_, overdue| is_needed(overdue));
+            // So that the table is gone through once in as many recalls as it has entries.
             self.overdue_max = 2 * self.overdue.len();
         }
         let overdue = self.overdue.entry(grant).or_insert(Overdue { since: now, asked: now });

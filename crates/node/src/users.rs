@@ -64,6 +64,7 @@ impl DirectoryUser {
             DirectoryUser::One(one) => *one != client,
             DirectoryUser::Several(since) => since.elapsed() >= AGAIN,
         };
+        // Looks of nodes are no use of a directory.
         if due && client != SYSTEM {
             *self = DirectoryUser::Several(Instant::now());
         }

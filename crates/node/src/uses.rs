@@ -68,6 +68,7 @@ impl UsageTable {
         let files = RowTable::open(rows.files, |row, bytes| {
             let read = FileRow::from_bytes(bytes).ok()?;
             turn = turn.max(read.turn);
+            // The row may have been written again since it was dropped.
             let is_dropped = read.turn < rest.turn && rest.has(row);
             (!is_dropped).then_some((read.file.ino, read.file))
         });
@@ -234,6 +235,7 @@ impl Table {
         let key = (client, told.pid);
         if !self.processes.has_room(&key) {
             for (row, _) in self.processes.drop_half(|process| process.pattern.weight()) {
+                // One by one, as nothing is summed up of processes: after a kill some are listed a little longer.
                 self.processes.rows.write(row, &[]);
             }
         }

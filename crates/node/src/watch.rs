@@ -38,6 +38,7 @@ impl Watches {
         watches.retain(|watch| watch.client != client);
         if !inos.is_empty() {
             if watches.len() >= WATCHERS_MAX {
+                // The oldest: a check that has gone away without a word would stay for ever otherwise.
                 watches.pop_front();
             }
             let inos = inos.iter().copied().take(WATCHED_MAX).collect();

@@ -67,6 +67,7 @@ impl Node {
         };
         let mut state = self.proxy.flusher.state.lock();
         let is_more = state.add(ino, due, threads_max);
+        // All: each thread waits for the first of its own partition, and which one this concerns is not known.
         self.proxy.flusher.changed.notify_all();
         if !is_more {
             return;
@@ -104,6 +105,7 @@ impl Node {
             if state.done {
                 return Ok(());
             }
+            // A later request must not begin another flush.
             request.job = state.job;
             bivouac_net::pause(LOOK);
         }

@@ -212,13 +212,16 @@ impl LockedFile {
     fn take(&mut self, want: &LockRequest, save: Save<'_>) -> FsResult<()> {
         let owner = want.owner();
         let delta = self.ranges.plan_lock(owner, &want.lock, want.node);
-        self.change(owner, &delta, save)
+        self.change(owner, &delta, save)?;
+        assert!(self.has(want), "{owner:?} is told of a lock that it does not have: {:?}", want.lock);
+        Ok(())
     }
 
     fn change(&mut self, owner: Owner, delta: &Delta, save: Save<'_>) -> FsResult<()> {
         if delta.is_empty() {
             return Ok(());
         }
+        // What makes it fewer is never refused, or a full table could not be emptied.
         if delta.growth() > 0 && self.ranges.count() >= LOCKS_PER_FILE_MAX {
             return Err(too_many("ranges of this file are locked", LOCKS_PER_FILE_MAX));
         }

@@ -68,6 +68,7 @@ impl Hints {
                 return Some(std::mem::replace(waiting, rest));
             }
             let in_vain = self.news.wait_for(&mut outbox, IDLE).timed_out();
+            // Under the lock: whoever sends next finds no entry, and starts another thread.
             if in_vain && outbox.get(&node).is_some_and(Vec::is_empty) {
                 outbox.remove(&node);
             }

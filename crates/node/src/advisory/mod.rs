@@ -72,6 +72,7 @@ impl Advisory {
         let delta = Delta { removed: Vec::new(), added: vec![(start, span)] };
         let mut shard = self.shard(ino).lock();
         shard.entry(ino).or_default().ranges.apply(Owner { kind, client, id }, &delta);
+        // Without a look at the limit: what was granted is held, whatever the limit is by now.
         *self.counts.lock().entry(client).or_default() += 1;
     }
 
@@ -140,6 +141,7 @@ impl Advisory {
                 file.grant(Instant::now(), save, granted);
                 forgotten
             });
+            // The others are released all the same: who waits for them must not wait for a full log.
             outcome = outcome.and(forgotten);
         }
         outcome
@@ -185,6 +187,7 @@ impl Advisory {
             let mut all = shard.get(&ino).into_iter().flat_map(|file| file.ranges.iter());
             all.find_map(|(owner, _, span)| span.node.filter(|_| owner.client == client))
         };
+        // Most clients have no locks, and files of others need not be gone through.
         let any = self.counts.lock().contains_key(&client);
         if any { self.files().into_iter().find_map(held) } else { None }
     }
@@ -203,6 +206,7 @@ impl Advisory {
             let save = |owner: Owner, delta: &Delta| self.save(records, ino, owner, delta);
             let outcome = act(file, &save, &mut granted);
             if file.is_idle() {
+                // A file that was only asked about must not stay in the table.
                 shard.remove(&ino);
             }
             outcome

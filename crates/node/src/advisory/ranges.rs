@@ -125,6 +125,7 @@ impl Ranges {
             if (span.write, span.handle) == (write, lock.handle) {
                 (start, whole.end) = (start.min(at), whole.end.max(span.end));
                 delta.removed.push(at);
+            // Those that only touch it stay as they are.
             } else if at <= lock.end && span.end >= lock.start {
                 cut_out(&mut delta, (at, span), lock);
             }

@@ -58,6 +58,7 @@ impl Node {
                 log::warn!(why:% = error; "inode {ino}: a process is in the middle of an access");
             }
         }
+        // Last: from here on processes are granted access, and what others are in the middle of is known by then.
         let is_first = self.lending.grants.set(grants).is_ok();
         assert!(is_first, "{} has two grant tables", self.id);
         Ok(())
@@ -83,6 +84,7 @@ impl Node {
         self.sweep_direct();
         let table = self.lending.table.lock();
         let ids: Vec<SubfileId> = table.by_file.keys().filter(|id| id.volume == volume).copied().collect();
+        // The store locks subfiles, under which the table is never taken.
         drop(table);
         for id in &ids {
             if let Err(error) = self.data.revoke(*id) {

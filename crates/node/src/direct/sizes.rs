@@ -19,6 +19,7 @@ use bivouac_session::Item;
 impl Node {
     /// Lends the size of a file to a client's process, if that can be. The caller has the size locked.
     pub(crate) fn lend_size(&self, client: ClientId, session: u32, ino: Ino) -> FsResult<SizeLease> {
+        // So that the attributes below have what loans that are over told: the new one counts from there.
         self.sweep_sizes_of(ino)?;
         // What is wrong with it, the message says that tells its size.
         let Ok(Inode { attr, .. }) = self.regular_file(ino) else { return Ok(NOT_LENT) };
@@ -35,6 +36,7 @@ impl Node {
         let lent = SizeLease { lent: true, gate: number, turn: gate.turn(), epoch: attr.epoch };
         let holder = LoanHolder { client, session, serial, gate: number, grants };
         if !self.lending.add(ino, Some(&attr), gate, Some(holder)) {
+            // Begun above; that of a loan which was made ends with the loan.
             self.callbacks.leases.end(client, &[Item::Attrs(ino)]);
             return Ok(NOT_LENT);
         }
@@ -123,6 +125,7 @@ impl Node {
         let mut change = self.change_of(ino)?;
         let Some(record) = change.txn.get(ino.slot(), &inode_key(ino)) else { return Ok(()) };
         let mut told = self.told_inode(ino, Some(record))?;
+        // The record never has this bit: compared with it, the two would always differ.
         told.attr.data_version &= !BEING_WRITTEN;
         if told.to_bytes() == record {
             return Ok(());

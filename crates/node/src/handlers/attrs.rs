@@ -78,6 +78,7 @@ impl Node {
     pub(crate) fn found_with(&self, ctx: &Ctx<'_>, dentry: Dentry, attr: Option<Attr>, name: Item) -> Found {
         let Dentry { ino, kind } = dentry;
         let lease_ms = self.lease(ctx, name);
+        // Only its home recalls leases on attributes.
         let here = attr.is_some() && self.map.home(ino) == Some(self.id);
         let attr_lease_ms = if here { self.lease(ctx, Item::Attrs(ino)) } else { 0 };
         Found { ino, kind, attr, lease_ms, attr_lease_ms }
@@ -115,6 +116,7 @@ impl Handle for op::SetAttr {
         // it shows its name.
         let all = [Item::Attrs(ino), Item::Slot(ino.slot())];
         let _quiet = node.callbacks.begin(if set.uid.is_some() { &all } else { &all[..1] });
+        // First, as it may be refused; a retransmission finds that it was done, and sets the others again.
         let done = match set.size {
             Some(size) => node.resize_once(ctx, ino, size)?.1,
             None => 0,
@@ -123,6 +125,7 @@ impl Handle for op::SetAttr {
         let mut change = node.change_of(ino)?;
         let mut inode = change.inode(ino)?;
         if inode.attr.is_spread() {
+            // A size is locked for it, for which nobody waits within a transaction.
             drop(change);
             return node.set_spread(ctx, ino, |inode, now| apply(&mut inode.attr, &set, now));
         }
@@ -143,6 +146,7 @@ impl Node {
         set: impl Fn(&mut Inode, Timestamp),
     ) -> FsResult<Seen> {
         let _size = self.locks.lock(LockTarget::Size(dir))?;
+        // A shard that is found changed later would set the times anew, over those that are set here.
         self.gather(ctx.origin, dir)?;
         let changed = || {
             let mut change = self.change_of(dir)?;

@@ -33,6 +33,7 @@ impl Handle for op::GetMap {
 
 impl Handle for op::StatFs {
     fn handle(node: &Node, _: &Ctx<'_>, request: StatFsRequest) -> FsResult<StatFs> {
+        // What processes were promised and do not use any more counts as free.
         node.sweep_direct();
         let space = match request.partition {
             PartitionId::ROOT => node.space(),
@@ -168,6 +169,7 @@ fn volume_status(usage: VolumeUsage) -> VolumeStatus {
 
 impl Handle for op::SyncRecords {
     fn handle(node: &Node, _: &Ctx<'_>, (): ()) -> FsResult<()> {
+        // A size that only shared memory has would be lost with the machine.
         node.write_down_sizes()?;
         Ok(node.records.sync()?)
     }

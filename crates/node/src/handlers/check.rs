@@ -24,6 +24,7 @@ const SUBFILE_EXTRA: usize = 64;
 
 impl Handle for op::ListRecords {
     fn handle(node: &Node, _: &Ctx<'_>, request: ListRecordsRequest) -> FsResult<RecordPage> {
+        // A check compares sizes with subfiles, which processes have made longer already.
         node.write_down_sizes()?;
         Ok(record_page(&node.records, &request))
     }
@@ -67,6 +68,7 @@ impl Page<'_> {
         self.tables.iter().find_map(|letter| {
             let mut full = None;
             records.scan(slot, after, &[*letter], |key, value| {
+                // The scan begins with the last key of the page before.
                 if key > after {
                     self.add(slot, key, value);
                     full = (self.bytes_left == 0).then(|| key.to_vec());

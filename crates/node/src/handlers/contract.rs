@@ -22,6 +22,7 @@ impl Handle for op::SetContract {
         let size = node.lock_size(ino)?;
         let is_done = ctx.done_before(&node.records, ino.slot())?.is_some();
         let inode = node.inode(ino)?;
+        // A retransmission finds the contract that it has set itself.
         if !is_done {
             check_flags(inode.attr.contract.is_some(), flags)?;
         }
@@ -93,6 +94,7 @@ impl Node {
         let begin = |_: &LoggedIntent| {
             let mut change = self.change_of(ino)?;
             let mut inode = change.inode(ino)?;
+            assert_eq!(inode.attr.epoch, epoch, "inode {ino} was cut while its size was locked");
             if [before, after].iter().any(|one| matches!(one, Contract::Session | Contract::Laminated)) {
                 // At once and within the transaction: whoever opens the file from now on learns the new contract, and
                 // whoever learned the old one has been registered before.

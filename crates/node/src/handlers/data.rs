@@ -44,6 +44,7 @@ pub fn serve_read(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
 
 fn read_at_once(node: &Node, read: &ReadRequest, reply: &mut Reply<'_>) -> FsResult<ReadDone> {
     let id = node.subfile(read.ino, read.target)?;
+    // Held over the read: what was brought may make room for others as soon as this is dropped.
     let _here = node.bring(read.ino, read.target, read.offset, u64::from(read.len))?;
     let mut epoch = 0;
     let outcome = reply.payload(read.len as usize, |bufs| {
@@ -128,7 +129,9 @@ fn write_by(
     let spec = node.spec(request.layout)?;
     let at = (request.ino, request.target);
     let how = (&request.layout, request.epoch);
+    // Held over the write, so that a flush which begins meanwhile does not take it for saved.
     let _writing = node.before_write(at, how, request.offset, len, may_collect)?;
+    // Asked under the lock of the subfile: the retransmission of this write may have been there before.
     let is_awaited = || !origin.is_superseded();
     node.with_room(id.volume, may_collect, || write(id, &spec.get(), ChangeCondition::by(&is_awaited)))
 }

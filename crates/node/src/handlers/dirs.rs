@@ -52,6 +52,7 @@ impl Handle for op::ListHashes {
         // As for a page: entries that moved away meanwhile are not taken for none.
         node.check_compact(ino)?;
         if !all {
+            // A part of them would have clients take the other names for absent.
             hashes.clear();
         }
         Ok(Hashes { hashes, all, lease_ms: node.lease(ctx, Item::Whole(ino.slot())) })
@@ -143,6 +144,7 @@ impl Node {
         }
         for entry in entries.iter_mut().filter(|entry| entry.attr.is_some()) {
             match self.lease(ctx, Item::Attrs(entry.ino)) {
+                // A client caches every entry that comes with attributes.
                 0 => entry.attr = None,
                 of_entry => lease_ms = lease_ms.min(of_entry),
             }

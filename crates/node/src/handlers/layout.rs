@@ -101,6 +101,7 @@ impl Node {
             mode::FILE if placement != inode.placement => {
                 Err(FsError::with(Errno::EINVAL, "placement is a matter of directories: set base of a file"))
             }
+            // By a cut: its new epoch refuses writers that would go by the old layout.
             mode::FILE => self.cut(ctx, &inode, 0, layout),
             _ => Err(Errno::EINVAL.into()),
         }

@@ -28,6 +28,7 @@ impl Handle for op::SetLock {
             return node.advisory.release(&node.records, ino, &want, scope, current).map(|()| true);
         }
         node.inode(ino)?;
+        // Before it is granted: without a session nothing would end the lock of a client that is lost.
         node.sessions.note(&node.records, ctx.client)?;
         node.advisory.acquire(&node.records, ino, &want, current)
     }

@@ -29,6 +29,7 @@ fn check(request: &MakeRequest<'_>) -> FsResult<()> {
     if request.target.len() > SYMLINK_LEN_MAX {
         return Err(Errno::ENAMETOOLONG.into());
     }
+    // `ENOENT` for an empty target, as Linux has it.
     if (kind == mode::LINK) == request.target.is_empty() {
         return Err(if kind == mode::LINK { Errno::ENOENT } else { Errno::EINVAL }.into());
     }
@@ -133,6 +134,7 @@ impl Node {
         let found = Found { lease_ms: 0, ..self.found(ctx, dentry, Item::Slot(ino.slot()))? };
         self.register_new(ctx, request, ino)?;
         if request.open.is_some() && request.mode & mode::TYPE == mode::FILE {
+            // Its name may have gone again, while nobody was registered who has it open.
             self.hold_orphan(ino, ctx.client)?;
         }
         Ok(Made { found, existed: false })

@@ -51,6 +51,7 @@ impl Handle for op::UnlockRename {
         if change.turn(ctx.client)?.is_some_and(|turn| turn.ticket > ticket) {
             return Ok(());
         }
+        // Also where there was no such turn: a request for it that comes late must find that it is over.
         change.put_turn(ctx.client, MoveTurn { ticket, held: false });
         change.commit()
     }
@@ -84,8 +85,11 @@ impl Node {
         // The keeper knows nodes only: the requests of one node take turns here.
         let turn = self.locks.lock(LockTarget::Moves)?;
         let ticket = self.allocator.next(&self.records)?;
+        assert_ne!(ticket, 0, "an intent with this ticket would keep no turn");
         let outcome = self.take_moves_lock(ticket).and_then(|()| act(ticket));
+        // Looked at before the lock is released: afterwards a change of another request may keep it.
         let is_left = self.locks.is_kept(LockTarget::Moves);
+        // Others of this node need not wait for the keeper's answer: their tickets are higher, and stay held.
         drop(turn);
         if !is_left {
             self.give_moves_lock_back(ticket);

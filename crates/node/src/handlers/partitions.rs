@@ -107,6 +107,7 @@ impl Node {
         let id = PartitionId::ROOT;
         let mut partition = Partition { id, version, state, dir, outer, targets, settings };
         partition.check(&self.map).map_err(|text| FsError::with(Errno::EINVAL, text))?;
+        // After the checks, as numbers are used once.
         partition.id = self.partitions.next_id()?;
         let (id, slot) = (partition.id, self.partitions.slot);
         self.carry_out_begun(ctx, slot, Intent::MakePartition(NewPartition { id, dir }), |_| {
@@ -161,6 +162,7 @@ impl Node {
         change.txn.put(slot, &partition_key(id), &partition.to_bytes());
         change.commit_for(ctx, slot, u64::from(id.0))?;
         self.learn(partition.clone());
+        // After the commit: what nodes are told must not be taken back.
         self.tell_partition(ctx, &partition);
         Ok(partition)
     }

@@ -77,6 +77,7 @@ impl Node {
             self.check_expected(ctx, Some(dentry), &expected)?;
         }
         if is_gone_there && place.is_spread() {
+            // Versions that were seen there are kept at the directory's home alone.
             return Err(Errno::EOPNOTSUPP.into());
         }
         if self.map.home(dentry.ino) == Some(self.id) {
@@ -132,6 +133,7 @@ impl Node {
         if dentry.kind == mode::DIR {
             change.remove_dir(dentry.ino, false)?;
         } else {
+            // Before the link is counted off, which may erase the record that has the names.
             change.note_name_gone(dentry.ino, place.dir, place.name())?;
             change.adjust_links(dentry.ino, -1)?;
         }

@@ -78,6 +78,7 @@ impl Node {
         }
         self.with_moves_lock(|ticket| {
             let Some(source) = self.rename_source(ctx, wanted)? else { return Ok(()) };
+            // Within the turn: no other directory changes its parent while the way to the root is walked.
             self.check_no_loop(ctx, source, request.new_parent)?;
             wanted.turn = source.map(|source| (ticket, source.ino));
             self.patiently(|| self.rename_locked(ctx, wanted))
@@ -89,6 +90,7 @@ impl Node {
     /// Returns the entry to be moved, if it exists; `None` if the rename was carried out before.
     fn rename_source(&self, ctx: &Ctx<'_>, wanted: &CheckedRename<'_>) -> FsResult<Option<Option<Dentry>>> {
         let (dir, name) = (wanted.request.parent, &wanted.name);
+        // A spreading between the two looks would move what the second one looks for.
         let _dir = self.owns(dir.slot()).then(|| self.locks.lock(LockTarget::Dir(dir))).transpose()?;
         match self.entry_done_before(ctx, dir, name)? {
             Some(_) => {

@@ -30,6 +30,7 @@ impl Node {
                 Evicted::Some => added = add(),
                 Evicted::Later => return Err(making_room()),
                 Evicted::Nothing if self.flush_for_room(RECORDS_VOLUME) => return Err(making_room()),
+                // Once more: what was being flushed at the first look may have become clean before the second.
                 Evicted::Nothing if !is_flushed => is_flushed = true,
                 Evicted::Nothing => break,
             }

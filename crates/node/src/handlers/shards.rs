@@ -23,6 +23,7 @@ impl Shard {
 impl Handle for op::InstallShard {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: InstallShardRequest<'_>) -> FsResult<()> {
         let book = node.shards.slot_of(request.dir);
+        // All of this node's: entries are in whichever slots their hashes say.
         let slots = node.own_slots().collect::<Vec<Slot>>();
         let mut change = node.change(&slots)?;
         // A message of a driver that has given up and said so must not bring anything back.
@@ -80,6 +81,7 @@ impl Node {
         }
         change.drop_shard(self, dir);
         change.commit()?;
+        // Numbers of inodes are used once: the table would keep this one for ever.
         self.shards.asked(dir);
         Ok(())
     }
@@ -110,6 +112,7 @@ impl Handle for op::SealShard {
         }
         // Without a shard there is nothing to close: the directory is gone, and whoever seals it finds that out.
         let Some(mut shard) = change.shard(book, dir)? else { return Ok(()) };
+        // Within the transaction that seals: no entry can be made in between.
         if shard.entries > 0 {
             return Err(Errno::ENOTEMPTY.into());
         }

@@ -64,6 +64,7 @@ impl Handle for op::ExtendOver {
         // Bytes behind the end would show up in the hole: they are cut off first, and the client writes again with the
         // new epoch.
         if inode.attr.epoch == epoch && start > inode.attr.size && node.stale_tails.may_have_tail(ino) {
+            // Only here: a cut needs the size that processes have reached, and otherwise they may go on raising it.
             node.recall_size_lease(ino)?;
             inode = node.regular_file(ino)?;
             node.cut_rest(ctx, &inode)?;
@@ -93,6 +94,7 @@ impl Node {
         let has_grown = request.end > inode.attr.size;
         if has_grown {
             let gap = start.min(request.end).saturating_sub(inode.attr.size);
+            // Processes that the size is lent to raise it, too: what is not known to be written counts as a hole.
             self.lending.wrote(request.ino, request.end - inode.attr.size - gap);
             inode.attr.holes = inode.attr.holes.saturating_add(gap);
             inode.attr.size = request.end;
@@ -143,6 +145,7 @@ impl Handle for op::Append {
         }
         inode.attr.check_changeable()?;
         if epoch.is_some_and(|epoch| epoch != inode.attr.epoch) {
+            // The tokens of the call are of that epoch: it begins again, with new ones.
             return Err(Errno::ERESTART.into());
         }
         if inode.attr.size < from {
@@ -192,6 +195,7 @@ impl Handle for op::Claim {
         }
         let mut change = node.change_of(ino)?;
         let mut inode = change.inode(ino)?;
+        // Nobody has written there yet: the client counts what it fills when it closes the file.
         inode.attr.holes = inode.attr.holes.saturating_add(len);
         inode.attr.size = end;
         written(&mut inode.attr, change.now);

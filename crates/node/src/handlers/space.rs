@@ -43,6 +43,7 @@ impl Handle for op::FindData {
     fn handle(node: &Node, _: &Ctx<'_>, request: FindDataRequest) -> FsResult<FoundData> {
         let id = node.subfile(request.ino, request.target)?;
         let (found, epoch) = node.data.next_data(id, request.offset)?;
+        // Behind the end of any file, so that the least of all targets' answers is the next data.
         let found = found.unwrap_or(u64::MAX..u64::MAX);
         let found = FoundData { start: found.start, end: found.end, epoch };
         node.find_brought(request.ino, request.target, request.offset, found)
@@ -66,6 +67,7 @@ fn copy_piece(
     let (from, at) = (node.subfile(request.from, request.target)?, request.from_offset.saturating_add(done));
     let here = node.bring(request.from, request.target, at, piece.len() as u64)?;
     let (count, epoch) = node.data.read(from, at, &mut [IoSliceMut::new(piece)])?;
+    // Room for what is written below may have to come from stripes that were brought.
     drop(here);
     if epoch > request.from_epoch {
         // What is missing here may have been cut off.

@@ -46,6 +46,7 @@ impl Handle for op::DropInode {
     fn handle(node: &Node, _: &Ctx<'_>, InoOnly { ino }: InoOnly) -> FsResult<()> {
         let mut change = node.change_at(&[ino.slot()], &[Item::Attrs(ino)])?;
         match change.inode(ino) {
+            // A directory that has entries was made in the end: this comes late.
             Ok(inode) if inode.attr.size == 0 => {
                 change.erase_inode(&inode);
                 change.commit()
@@ -187,9 +188,11 @@ impl Handle for op::AdjustLinks {
             // attributes.
             return change.inode(ino).map(|inode| inode.attr);
         }
+        // A directory has one name, which goes by `RemoveDir` alone: that checks that it is empty.
         if change.inode(ino)?.attr.is_dir() {
             return Err(Errno::EPERM.into());
         }
+        // The name is on another node: a client may have looked it up there just before it went.
         let inode = change.replace_link(ino, delta)?;
         change.commit_for(ctx, ino.slot(), 0)?;
         Ok(inode.attr)
@@ -233,6 +236,7 @@ impl Handle for op::InstallEntry {
         if matches!(lock, Some(None)) || matches!(inside, Some(None)) {
             return Err(FsError::with(Errno::EAGAIN, format!("entry '{name}' is being changed: try again")));
         }
+        // Before the commit, so that the next change of this name finds the lease.
         node.callbacks.moves_to(ctx.origin, place.name_item());
         if let Some(ino) = checked {
             let expected = ExpectedFile { ino, data_version: request.expect_version };
@@ -249,6 +253,7 @@ impl Handle for op::InstallEntry {
             node.gathers.is_ahead(dir, node.id);
             change.touch_dir(inode);
         }
+        // Quietly: a step asks no node, also not the home of a directory that is spread.
         change.commit_quietly_for(ctx, slot, 0)
     }
 }

@@ -230,6 +230,7 @@ impl Node {
         }
         self.tokens.free_some(|state| {
             if !yielded.is_some_and(|yielded| yielded.gives_back) {
+                // It may not have heard of it: the next request recalls anew.
                 state.manager.recall_ended(ino, *client);
             }
             state.manager.yielded(ino, *client, *upto, wanted.mode, &given)
@@ -286,6 +287,7 @@ impl Node {
         self.tokens.free(|state| {
             state.manager.lose(client);
             state.forget(client);
+            // What an earlier daemon granted to it is known to nobody else.
             if awaits_reclaim {
                 state.manager.lose_unknown();
             }

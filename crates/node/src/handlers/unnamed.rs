@@ -25,6 +25,7 @@ impl Node {
     fn make_unnamed(&self, ctx: &Ctx<'_>, request: &MakeUnnamedRequest) -> FsResult<Seen> {
         let (node, slot) = (self, request.parent.slot());
         // A repetition waits here for the first try.
+        // There is no name to be locked: what the repetition has in common stands for the hash of one.
         let _turn =
             node.locks.lock(LockTarget::Entry(request.parent, ctx.client.0 ^ u64::from(ctx.channel)))?;
         node.sessions.note(&node.records, ctx.client)?;

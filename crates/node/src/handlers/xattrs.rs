@@ -88,6 +88,7 @@ impl Node {
             names += key.len();
             ControlFlow::Continue(())
         });
+        // Linux refuses to list more, and with that every name of the inode.
         if names > XATTR_LIST_LEN_MAX {
             return Err(Errno::ENOSPC.into());
         }

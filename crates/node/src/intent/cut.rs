@@ -16,7 +16,16 @@ impl Node {
     pub(super) fn begin_cut(&self, cut: &Cut) -> FsResult<Change<'_>> {
         let mut change = self.change_of(cut.ino)?;
         let mut inode = change.inode(cut.ino)?;
+        // The size is locked since the intent was made of these attributes.
+        let epoch = inode.attr.epoch;
+        assert_eq!(
+            cut.epoch,
+            epoch.wrapping_add(1),
+            "inode {} of epoch {epoch} is cut, and not to the next",
+            cut.ino
+        );
         inode.attr.size = cut.size;
+        // Where the holes are is not known: there cannot be more of them than bytes.
         inode.attr.holes = inode.attr.holes.min(cut.size);
         inode.attr.mtime = change.now;
         inode.attr.ctime = change.now;
@@ -51,11 +60,13 @@ impl Node {
             }
             // It lost its last name meanwhile. The steps may have made subfiles anew behind those who removed them.
             Err(_) => {
+                // All targets: another layout of before may have left a subfile on any of them.
                 let width = cut.layout.targets;
                 change.discard_subfiles(cut.ino, bivouac_types::Layout { width, ..cut.layout });
             }
         }
         let outcome = self.clear(change, logged, steps, 0)?;
+        // Only now: a cut that is left unfinished may not have reached every target.
         self.stale_tails.cut(cut.ino);
         Ok(outcome)
     }

@@ -50,6 +50,7 @@ impl Node {
         (dentry, partition): (Dentry, PartitionId),
         logged: &LoggedIntent,
     ) -> FsResult<FsResult<Change<'_>>> {
+        // Looked up anew: the directory may have been removed since.
         let place = match refused(self.place(dir, name))? {
             Ok(place) => place,
             Err(error) => return Ok(Err(error)),
@@ -78,6 +79,7 @@ impl Node {
             Ok(removed) => removed,
             Err(error) => return Ok(Outcome::Refused(error)),
         };
+        // Before the entry goes with the intent: nobody would look for shards afterwards.
         if removed.may_have_shards(steps) {
             self.drop_shards(old.ino, steps)?;
         }
@@ -108,6 +110,7 @@ impl Node {
         let [slot, book] = place.slots();
         let mut change = self.change_at(&[slot, book], &place.items())?;
         let Some(dentry) = change.dentry(&place)?.filter(|dentry| dentry.ino == old.ino) else {
+            // Retried by `patiently`: nothing was logged yet.
             return Err(Errno::EBUSY.into());
         };
         let mut parent = change.directory(&place)?;
@@ -167,6 +170,7 @@ impl Node {
 
     pub(super) fn undo_link(&self, new: &OldEntry, steps: StepContext) -> FsResult<()> {
         let request = AdjustLinksRequest { ino: new.ino, delta: -1 };
+        // With the number of the step that it undoes it would be taken for the repetition of that.
         self.step::<op::AdjustLinks>(self.home_of(new.ino)?, steps, 1, request).map(drop)
     }
 

@@ -52,6 +52,7 @@ impl Node {
         error: bivouac_types::FsError,
         steps: StepContext,
     ) -> FsResult<Outcome> {
+        // Above the version that some nodes may have taken for live.
         let version = making.version + 1;
         let gone = Partition { state: PartitionState::Removed, version, ..making.clone() };
         self.put_partition(gone.clone())?;
@@ -96,6 +97,7 @@ impl Node {
         let slot = self.partitions.slot;
         let mut change = self.change_at(&[slot], &[])?;
         let known = recorded_partition(&change, slot, partition.id)?;
+        // As `PartitionTable::learn` compares: messages come in any order, and twice.
         let rank = |partition: &Partition| (partition.version, partition.state as u8);
         if known.is_some_and(|known| rank(&known) >= rank(&partition)) {
             return Ok(());

@@ -31,6 +31,7 @@ impl Node {
         logged: &LoggedIntent,
         steps: StepContext,
     ) -> FsResult<Outcome> {
+        // The steps that can be refused come first: once the new name leads to the inode there is no way back.
         let mut removed = Removed::default();
         if let Some(ino) = moved.replaced_dir() {
             match self.remove_dir_steps(ino, true, steps, REMOVE_DIR)? {
@@ -102,6 +103,7 @@ impl Node {
         }
         if let Some(ino) = moved.replaced_dir() {
             self.step::<op::RestoreDir>(self.home_of(ino)?, steps, DIR_BACK, InoOnly { ino })?;
+            // After the inode is back: a shard that opens earlier would take entries of a directory that is not there.
             self.unseal_shards(ino, steps)?;
         }
         Ok(())

@@ -21,6 +21,7 @@ impl Node {
     ) -> FsResult<Outcome> {
         let (closed, dropped) = (new.epoch.wrapping_add(1), new.epoch.wrapping_add(2));
         let close = FlushMark::Close { epoch: closed, layout: new.layout };
+        // The sum of all: where one target has something that is nowhere else, no other may drop its part.
         let is_unsaved = self.mark_targets(new, &close, steps)? > 0;
         let pin = self.site_file(new.ino)?.map_or(0, |file| file.pin);
         let (origin, limit) = (Some(new.origin.clone()), new.origin.seen.size);
@@ -37,6 +38,7 @@ impl Node {
                 inode.attr.holes = 0;
                 (inode.attr.mtime, inode.attr.ctime) = (new.origin.seen.mtime, change.now);
                 inode.attr.raise_data_version();
+            // The mark goes below, and with it what says that content may have changed without the version.
             } else if self.stale_tails.may_have_tail(new.ino) {
                 inode.attr.raise_data_version();
             }

@@ -97,6 +97,7 @@ impl Node {
             let _principal = Principal::on_behalf_of(SYSTEM);
             self.callbacks.begin(&[Item::Slot(dir.slot())])
         };
+        // All of them, since the entries that stay here go to whichever slots their hashes say.
         let slots: Vec<Slot> = self.own_slots().collect();
         let mut change = self.change(&slots)?;
         let mut inode = change.inode(dir)?;
@@ -155,6 +156,7 @@ impl Node {
         entries: &[Moved],
         steps: StepContext,
     ) -> FsResult<()> {
+        // In several messages, as a frame's body is bounded; the shard counts for nobody until all have come.
         let (mut rest, mut first) = (entries, true);
         // A node without entries gets an empty shard as well: it has to know what new entries inherit.
         while first || !rest.is_empty() {

@@ -101,6 +101,7 @@ impl Leases {
             return 0;
         }
         let holder = state.holder(client, now);
+        // It is being asked for what it holds in this slot, or has let a change wait a moment ago.
         if holder.asked > 0 || holder.barred > now {
             return 0;
         }
@@ -163,6 +164,7 @@ impl Leases {
             answers.extend(far.iter().map(ask_holder));
         }
         holders.extend(far);
+        // Leases of an earlier daemon have no holders here that could be asked.
         let earlier = self.earlier.filter(|until| *until > now);
         let Some(latest) = answers.iter().flatten().copied().chain(earlier).max() else { return };
         // Also where all of the time went by with the question.

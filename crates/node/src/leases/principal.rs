@@ -34,6 +34,7 @@ impl Principal {
 
 impl Drop for Principal {
     fn drop(&mut self) {
+        // They nest: within a client's request a change may be made that no client asked for.
         ACTS_FOR.set(self.before);
     }
 }

@@ -221,7 +221,9 @@ impl Lending {
         }
         let lessee = table.sessions.get_mut(&session).filter(|lessee| lessee.client == client)?;
         let number = lessee.free.pop().or_else(|| lessee.unused.next())?;
+        assert!(number < DIRECT_GATES_MAX, "gate {number} of session {session} is another session's");
         let gate = grants.gate(session, number)?;
+        // Before it is looked at: from here on nobody can enter.
         gate.close();
         // A gate with a process inside is left alone until the session ends.
         let serial = lessee.serial;
@@ -248,6 +250,7 @@ impl Lending {
             self.sweep();
             return Ok(None);
         };
+        // Before the store knows of it: whom the store revokes meanwhile must not be opened afterwards.
         let gate = gate.open_next();
         gate.mark([id.ino.0 as u32, (id.ino.0 >> 32) as u32, id.target.0]);
         let passage = Passage::new(grants, session, gate.clone());
@@ -255,6 +258,7 @@ impl Lending {
         let granted = self.data.grant(id, access, range, &holder);
         let Ok(Some(granted)) = granted else {
             gate.close();
+            // By the serial: the session may have ended meanwhile, and its number may be another one's.
             self.table.lock().give_back(serial, (session, number));
             return Ok(granted.map(|_| None)?);
         };
@@ -307,6 +311,7 @@ impl Lending {
         if let Some(keys) = table.by_file.get(&id).cloned() {
             let over = table.take_over(&keys);
             drop(table);
+            // Without the lock of the table: closing the files frees their space, which may take a while.
             drop(over);
         }
     }
@@ -328,6 +333,7 @@ impl LendingTable {
         let keys: Vec<Key> = self.grants.keys().filter(|key| key.0 == session).copied().collect();
         for key in keys {
             if let Some(lent) = self.take(key) {
+                // Before its range is read: what is written behind that would be missed.
                 lent.holder.close();
                 lent.holder.keep();
                 self.left.push(lent.id);

@@ -183,6 +183,7 @@ impl Lending {
         assert!(lent >= over.len(), "{} of {lent} lent sizes end with those of inode {ino}", over.len());
         for loan in &over {
             loan.gate.clear();
+            // One with a last report is of a session that has ended, and its gates with it.
             if let Some(holder) = loan.holder.as_ref().filter(|_| loan.last.is_none()) {
                 table.give_back(holder.serial, (holder.session, holder.gate));
             }

@@ -34,6 +34,7 @@ impl SiteFile {
             self.former.insert(0, (self.dir, std::mem::take(&mut self.name)));
         }
         self.former.retain(|(known_dir, known)| (*known_dir, &known[..]) != (dir, name));
+        // The oldest go: a record with more of them would not be read again.
         self.former.truncate(FORMER_NAMES_MAX);
         (self.dir, self.name) = (dir, name.to_vec());
     }
@@ -82,10 +83,12 @@ impl Change<'_> {
         let is_file = inode.attr.mode & mode::TYPE == mode::FILE;
         // What was cut off does not come back from site storage when the file grows again.
         file.limit = if is_file { file.limit.min(inode.attr.size) } else { 0 };
+        // The root is what the settings of the partition name, and is not flushed.
         (file.changed, file.flushing) = (ino != root, false);
         if known.as_ref() != Some(&file) {
             self.put_site_file(ino, &file);
             if ino != root {
+                // Only then: what was marked as changed before has its flush scheduled.
                 self.node.note_written(ino, partition, 0);
             }
         }

@@ -60,6 +60,7 @@ impl Node {
         }
         let (name, origin) =
             (split_path(&act.path).1, Origin { path: act.path.clone(), seen: to_wire(version) });
+        // Before the note goes: a kill in between has all of this done once more.
         self.tell_seen(act.dir, name, Some(origin.seen.clone()), Some(ino))?;
         self.look_back(ino, (act.partition, false), (act.dir, name), &origin)?;
         self.conclude_act(ino, Some(&origin))?;
@@ -163,6 +164,7 @@ impl Node {
 
     /// Settles what is still as it was written down. Whether it is so afterwards.
     fn is_act_left(&self, ino: Ino, act: &Act) -> bool {
+        // A flush may have settled it meanwhile, and have noted another one.
         let is_left = || self.act(ino).is_ok_and(|now| now.as_ref() == Some(act));
         if !is_left() {
             return false;

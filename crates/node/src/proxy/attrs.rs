@@ -17,6 +17,7 @@ impl Node {
         let (there, takes_xattrs) = (&there.attrs, !there.hides_xattrs);
         let is_same = (attr.mode & mode::PERM, attr.uid, attr.gid) == (there.perm, there.uid, there.gid)
             && (!takes_xattrs || without_digest(&self.user_xattrs(ino)) == without_digest(&there.xattrs));
+        // Spread directories get theirs by `set_spread` only, which tells their shards.
         if is_same || attr.is_laminated() || attr.is_spread() {
             return Ok(true);
         }

@@ -291,7 +291,8 @@ impl Node {
             bringing.remove(&(part, stripe)),
             "stripe {stripe} was brought ahead, and was not on its way"
         );
-        self.proxy.ahead.fetch_sub(1, Ordering::Relaxed);
+        let ahead = self.proxy.ahead.fetch_sub(1, Ordering::Relaxed);
+        assert!(ahead > 0, "stripe {stripe} was brought ahead, and was not counted");
         drop(bringing);
         self.proxy.brought.notify_all();
     }
@@ -314,6 +315,7 @@ impl Node {
                 return Ok(false);
             }
         }
+        // A flush that drops the subfile turns its marks alone: they are set before it begins, or not at all.
         let _writing = self.proxy.uses.write(part);
         // Dropped meanwhile, with all of its marks.
         if self.subfile_epoch(part)? > held.epoch {
@@ -354,6 +356,7 @@ impl Node {
         if whence.origin == held.whence.origin {
             return Err(if self.proxy.stale.is_certain(part.ino) { error } else { in_progress(part.ino) });
         }
+        // The doubt was about the origin of before.
         self.proxy.stale.forget(part.ino);
         self.hold(part, SubfileOrigin { whence, epoch: held.epoch })?;
         Ok(false)
@@ -377,6 +380,7 @@ impl Node {
             return Ok(None);
         }
         let part = Part { ino, target };
+        // Held until the stripes are marked as dirty: only clean ones make room.
         let _here;
         if may_ask {
             self.check_content_permitted(target.partition())?;

@@ -38,6 +38,7 @@ impl Node {
     fn dirty_of(&self, slot: Slot, letter: u8, after: Option<&[u8]>, page: &mut DirtyPage) -> FsResult<bool> {
         let prefix = table(letter);
         let from = match after {
+            // The page before has ended in the table behind this one.
             Some(key) if key.first() > Some(&letter) => return Ok(false),
             Some(key) if key.first() == Some(&letter) => key,
             _ => &prefix[..],

@@ -64,7 +64,8 @@ impl Node {
             drop(listing);
             bivouac_net::before_waiting();
             let made = self.make_entries(&inode, &file);
-            self.proxy.listing.lock().remove(&dir);
+            let was_listing = self.proxy.listing.lock().remove(&dir);
+            assert!(was_listing, "directory {dir} was listed by two");
             self.proxy.listed.notify_all();
             return made.map(|()| None);
         }
@@ -96,6 +97,7 @@ impl Node {
         let site = self.site_of(inode.attr.layout.partition())?;
         let path = file.origin.as_ref().map(|origin| origin.path.clone()).unwrap_or_default();
         site.source.check()?;
+        // Before the question: names count for their time from then on.
         let asked = Instant::now();
         let Some(Listing { dir: meta, entries, digest }) = site.source.list_changed(&path, None)? else {
             return Err(super::bring::in_progress(dir));
@@ -210,6 +212,7 @@ impl Node {
         for (name, value) in meta.attrs.xattrs.iter().filter(|(name, _)| name != DIGEST_XATTR) {
             change.txn.put(ino.slot(), &xattr_key(ino, name), value);
         }
+        // The new entry would have the directory count as changed here.
         let before = change.site_file(dir)?;
         change.add_entry(&mut parent, place, Dentry { ino, kind: meta.kind });
         // The directory is no other than it is there.

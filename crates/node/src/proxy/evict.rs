@@ -38,6 +38,7 @@ impl Node {
     /// Makes room on a volume.
     pub(crate) fn evict(&self, volume: u16) -> Evicted {
         let capacity = self.data.usage().get(usize::from(volume)).map_or(0, |usage| usage.capacity);
+        // A small volume must not lose all that it has for one request.
         let wanted = ROOM_MIN.min((capacity / ROOM_PART).max(1));
         let (mut freed, is_read) = (0, Cell::new(false));
         for part in self.by_use(volume) {
@@ -91,6 +92,7 @@ impl Node {
         let Some(held) = self.stored_held(part)?.filter(|held| !held.whence.is_pinned()) else {
             return Ok(Some(0));
         };
+        // It was cut since: its origin is to be looked up first, by whoever reads it next.
         if held.epoch < self.subfile_epoch(part)? {
             return Ok(Some(0));
         }

@@ -93,6 +93,7 @@ impl Node {
     ) -> FsResult<FlushState> {
         let (job, is_new) = self.job((jobs, kind), ino, wanted)?;
         if is_new && let Err(error) = self.start_flush(&job, work) {
+            // Nobody would ever end it.
             jobs.lock().remove(&ino);
             return Err(error);
         }
@@ -122,6 +123,7 @@ impl Node {
         }
         // Not under the lock of all jobs: it may write to the log.
         let number = self.allocator.next(&self.records)?;
+        assert_ne!(number, 0, "who asks with this number has not begun a job");
         let mut jobs = all.lock();
         if let Some(job) = asked_for(&jobs) {
             return Ok((job, false));
@@ -241,6 +243,7 @@ impl Flush<'_> {
             (site.source.plan(&self.request.path, target.len() as u64)?, self.expected_now()?);
         self.note_upload(&plan, &expect)?;
         let link = site.source.start_link(plan, &target)?;
+        // Once more, now with what its content is recognised by.
         self.note_upload(&link, &expect)?;
         Ok(site.source.put_link(&link, &target, &self.attrs(), &expect).map_err(explained)?)
     }
@@ -292,6 +295,7 @@ impl Flush<'_> {
 
     fn run_file(&mut self) -> FsResult<Option<PutOutcome>> {
         let dirty = self.mark_all(&FlushMark::Begin)?;
+        // Whatever comes of it, the marks have to be turned back at all targets.
         let outcome = self.put_file(dirty);
         let mark = match (&outcome, &self.file.origin) {
             (Ok(_), Some(origin)) => {
@@ -373,6 +377,7 @@ impl Flush<'_> {
 
     fn put_content(&mut self, upload: &Upload, expect: &Precondition) -> FsResult<PutOutcome> {
         let mut pieces = self.put_parts(upload)?;
+        // Object stores take the parts of an upload in the order of their numbers.
         pieces.sort_by_key(|piece| piece.offset);
         // The times as they are now.
         let before = std::mem::replace(&mut self.inode, self.node.inode(self.request.ino)?);
@@ -457,6 +462,7 @@ impl Flush<'_> {
                 pieces.push(Piece { offset: part.offset, len: part.len, tag: part.tag });
             }
             match put.next {
+                // An answer without progress must not keep the flush going for ever.
                 Some(next) if next > from => from = next,
                 _ => return Ok(pieces),
             }

@@ -27,6 +27,7 @@ impl Node {
             let mut state = self.proxy.flusher.state.lock();
             state.failed.retain(|_, until| *until > now);
             parts.retain(|part| !state.failed.contains_key(&part.ino));
+            // What that makes clean may be enough.
             if parts.iter().any(|part| state.under_way.contains_key(&part.ino)) {
                 return true;
             }

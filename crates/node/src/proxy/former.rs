@@ -114,6 +114,7 @@ impl Node {
         loop {
             let Ok(inode) = self.inode(ino) else { return Ok(None) };
             let whence = self.whence(ino)?;
+            // Its content goes with it: nobody reads what would be brought.
             let is_dead = inode.attr.nlink == 0 && !self.opens.is_open(ino);
             let end = whence.limit.min(from.saturating_add(AT_ONCE));
             if is_dead || !inode.attr.is_file() || whence.origin.as_ref() != Some(origin) || from >= end {

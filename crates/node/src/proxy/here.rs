@@ -26,6 +26,7 @@ impl Node {
     /// Begins a flush of a file where its policy says so, or tells how far one is.
     pub(crate) fn flush_here(&self, request: &FlushHereRequest, wait: Duration) -> FsResult<FlushState> {
         let FlushHereRequest { ino, occasion, job } = *request;
+        // A job that was begun is reported to its end, whatever the policy says by then.
         if job == 0 && !self.is_wanted(ino, occasion)? {
             return Ok(FlushState { done: true, job: 0, moved: 0, version: None, lost: Vec::new() });
         }
@@ -42,6 +43,7 @@ impl Node {
         if matches!(occasion, FlushTrigger::Age | FlushTrigger::Room) {
             self.proxy.failing.waits(ino)?;
         }
+        // Whatever the policy: what is not there cannot make room.
         if occasion == FlushTrigger::Room {
             return Ok(true);
         }
@@ -53,6 +55,7 @@ impl Node {
         if occasion == FlushTrigger::Sync && settings.fsync == bivouac_types::FsyncPolicy::Source {
             return Ok(true);
         }
+        // The path takes a question for each directory above, and only rules go by it.
         let path = if has_write_rules(settings) { self.path_in_partition(ino)? } else { Vec::new() };
         Ok(match settings.write_of(&path) {
             WritePolicy::Through => true,
@@ -105,6 +108,7 @@ impl Node {
         }
         let file = self.site_file(*dir)?.ok_or_else(|| nameless(*dir))?;
         let path = file.origin.map(|origin| origin.path);
+        // Of a removed one the last directory that it was in.
         let dir = inode.map_or(file.dir, |inode| inode.parent);
         Ok(SitePlace { path, dir, name: file.name, seen, by })
     }

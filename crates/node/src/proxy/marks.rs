@@ -154,6 +154,9 @@ impl Node {
     /// Marks those of some stripes of a block that are clean as absent. Returns them.
     pub(super) fn take_present(&self, part: Part, first: u64, stripes: &[u64]) -> FsResult<Vec<u64>> {
         let mut taken = Vec::new();
+        // The marks of another block would go, of stripes that nobody frees.
+        let is_of_block = |stripe: &u64| block_of(*stripe) == block_of(first);
+        assert!(stripes.iter().all(is_of_block), "stripes {stripes:?} are not all in the block of {first}");
         self.change_marks(part, first, |marks| {
             for stripe in stripes {
                 if marks.is_clean(*stripe) {
@@ -172,6 +175,7 @@ impl Node {
             if !self.marks(part, stripe)?.is_dirty(stripe) {
                 self.change_marks(part, stripe, |marks| set(&mut marks.dirty, stripe))?;
                 let bytes = self.stripe_of(part.ino, part.target)?;
+                // Once for each stripe between two flushes: what is written again adds nothing that has to be flushed.
                 self.note_written(part.ino, part.target.partition(), bytes);
             }
         }
@@ -211,6 +215,7 @@ pub fn turn_in(txn: &mut Txn<'_>, slot: Slot, part: Part, turn: MarksChange) -> 
             txn.delete(slot, &key);
             continue;
         }
+        // The origin of the subfile, whose key is the prefix of all of these.
         if marks_of_key(&key).is_none() {
             continue;
         }

@@ -107,6 +107,7 @@ impl Node {
     /// `EINPROGRESS` when the asker is to ask again; of a single name, why it is not deleted.
     pub(crate) fn mirror(&self, request: &MirrorRequest) -> FsResult<MirrorPage> {
         let under_way = &self.proxy.mirror.under_way;
+        // Made first, so that a refusal counts itself off, too.
         let _counted = CountedRequest(under_way);
         if under_way.fetch_add(1, Ordering::Relaxed) >= UNDER_WAY_MAX {
             return Err(in_progress(Ino::ROOT));
@@ -240,6 +241,7 @@ impl Node {
                 if let Outcome::Kept(error) = &outcome {
                     log::warn!(why:% = error; "deleted in the formation and kept at the source");
                 }
+                // Before the record goes: a kill in between has it looked at once more, and found to be moot.
                 self.forget_seen(gone)?;
                 self.forget_removed(gone)?;
             }
@@ -341,6 +343,7 @@ impl Node {
     fn forget_removed(&self, gone: &Gone) -> FsResult<()> {
         self.proxy.mirror.state.lock().why.remove(&gone.key);
         let mut txn = self.records.txn(&[gone.slot]);
+        // With its number: the name may have been made and deleted again since this one was read.
         if txn.get(gone.slot, &gone.key) != Some(&gone.removed.to_bytes()[..]) {
             return Ok(());
         }
@@ -356,6 +359,7 @@ impl Node {
         name: &[u8],
         removed: &Removed,
     ) -> FsResult<()> {
+        // In the slot of the inode, as the directory may be another node's; whoever carries it out looks up the name.
         let (slot, key) = (ino.slot(), removed_key(dir, name));
         let mut txn = self.records.txn(&[slot]);
         txn.put(slot, &key, &removed.to_bytes());

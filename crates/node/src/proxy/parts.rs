@@ -39,7 +39,8 @@ const SETTLE_BYTES: u64 = 8 << 20;
 fn on_a_page(memory: &mut [u8], len: usize) -> &mut [u8] {
     let from = memory.as_ptr().align_offset(PAGE).min(memory.len());
     let rest = memory.split_at_mut(from).1;
-    let len = len.min(rest.len());
+    // What does not fit would be missing at site storage.
+    assert!(len <= rest.len(), "{len} bytes do not fit behind the first page of {} bytes", rest.len());
     rest.split_at_mut(len).0
 }
 
@@ -232,6 +233,7 @@ impl Node {
     ) -> FsResult<Piece> {
         let (part, whence) = (Part { ino: request.ino, target: request.target }, &request.whence);
         let at = offset_in_file(whence, part.target, stripe).ok_or(Errno::EINVAL)?;
+        assert!(at < upload.size, "stripe {stripe} at {at} is behind the end of {} bytes", upload.size);
         let len = (upload.size - at).min(u64::from(whence.layout.stripe)) as usize;
         // Nothing that is here may be evicted meanwhile.
         let _here = self.proxy.uses.stay();

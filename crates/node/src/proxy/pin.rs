@@ -43,9 +43,11 @@ impl Node {
         }
         let mut file = change.site_file(ino)?.unwrap_or_else(SiteFile::new_here);
         if file.is_pinned() != pin {
+            // Odd is pinned: the number says which of two requests is the later one, in whichever order they arrive.
             file.pin = file.pin.wrapping_add(1);
         }
         change.put_site_file(ino, &file);
+        // First here: a number that its home has forgotten would be given to another request as well.
         change.commit()?;
         let whence = Whence { origin: file.origin, limit: file.limit, layout: attr.layout, pin: file.pin };
         let mark = FlushMark::Pin { epoch: attr.epoch, whence };

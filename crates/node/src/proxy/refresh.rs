@@ -44,6 +44,7 @@ impl Node {
             return Ok(());
         }
         let Some(origin) = self.clean_origin(ino)? else { return Ok(()) };
+        // Before the question, so that a change here meanwhile counts as later.
         let asked = self.clock.now();
         let Some(there) = self.look_there(ino, partition, &origin)? else { return Ok(()) };
         if there.version != from_wire(origin.seen.clone()) {
@@ -68,6 +69,7 @@ impl Node {
         }
         let renewal = Renewal { ino, epoch: attr.epoch, layout: attr.layout, origin: now.clone() };
         self.carry_out(&Ctx::of_node(self.as_client()), ino.slot(), Intent::Renew(renewal))?;
+        // Another node is asked below, for which the size must not stay locked.
         drop(size);
         if self.clean_origin(ino)?.as_ref() == Some(&now)
             && let Err(error) = self.note_renewed(ino, now)
@@ -95,6 +97,7 @@ impl Node {
     /// Returns what the file is at site storage now, if it exists and the source answers.
     fn look_there(&self, ino: Ino, partition: PartitionId, origin: &Origin) -> FsResult<Option<Meta>> {
         let looking = &self.proxy.looking;
+        // Made first, so that a refusal counts itself off, too.
         let _looking = Looking(looking);
         if looking.fetch_add(1, Ordering::Relaxed) >= LOOKING_MAX {
             return Err(in_progress(ino));
@@ -108,6 +111,7 @@ impl Node {
             }
         };
         match site.source.stat(&origin.path) {
+            // Another thing under the path is for the listing of its directory to find.
             Ok(meta) => Ok(Some(meta).filter(Meta::is_file)),
             Err(error) => {
                 if error.cause() != Cause::NotFound {

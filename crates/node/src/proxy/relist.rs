@@ -234,6 +234,7 @@ impl Node {
     ) -> FsResult<bool> {
         let there: HashSet<&[u8]> = listing.entries.iter().map(|entry| entry.name.as_slice()).collect();
         let gone: Vec<&Vec<u8>> = seen.keys().filter(|name| !there.contains(name.as_slice())).collect();
+        // Without the digest of this listing the next one is taken up again, and takes more of them.
         let mut is_all = gone.len() <= GONE_MAX;
         for name in gone.into_iter().take(GONE_MAX) {
             is_all &= self.take_away(dir, &join_path(path, name), name, site)?;
@@ -309,6 +310,7 @@ impl Node {
         let Some(file) = self.site_file(ino)? else { return Ok(None) };
         if !file.listed {
             let mut change = self.change_of(ino)?;
+            // What is gone there cannot be listed any more, and an unlisted directory cannot be removed.
             change.put_site_file(ino, &SiteFile { listed: true, ..file });
             change.commit()?;
         }
@@ -389,6 +391,7 @@ impl Node {
 
     /// Stripes of a file that its source does not have.
     fn unsaved_stripes(&self, ino: Ino) -> FsResult<u64> {
+        // No cut may raise the epoch while the targets are asked to close it.
         let _size = self.lock_size(ino)?;
         let attr = self.inode(ino)?.attr;
         let mut unsaved = 0;

@@ -27,6 +27,7 @@ impl Node {
     /// `EIO` when it is not to be reached, or not what it was.
     pub(super) fn site(&self, partition: PartitionId) -> FsResult<Option<Arc<Site>>> {
         let Some((source, is_unchanged)) = self.source_of(partition) else { return Ok(None) };
+        // By the policy, too: one that is only read is wrapped, and the policy may be changed.
         if let Some(site) = self.proxy.sites.open.lock().get(&(partition, is_unchanged)) {
             return Ok(Some(Arc::clone(site)));
         }

@@ -22,6 +22,7 @@ impl Node {
     /// # Errors
     /// `EXDEV` when it may not: programs copy then.
     pub(crate) fn check_movable(&self, dir: Ino) -> FsResult<()> {
+        // Without any source the question, which may go to another node, is spared.
         if !self.partitions.all().iter().any(|partition| partition.settings.source.is_some()) {
             return Ok(());
         }

@@ -58,9 +58,11 @@ impl DeletionQueue {
         while self.wait_until_due() {
             let Some(target) = target.upgrade() else { return };
             let is_done = target.mirror_by_policy();
+            // The thread must not keep the node alive while it waits.
             drop(target);
             pause = if is_done { DELETION_PAUSE_MIN } else { (pause * 2).min(DELETION_PAUSE_MAX) };
             if !is_done {
+                // Unless a deletion since has set an earlier time.
                 self.state.lock().due.get_or_insert(Instant::now() + pause);
             }
         }
@@ -72,6 +74,7 @@ impl DeletionQueue {
         loop {
             match state.due {
                 None => {
+                    // Under the lock: whoever calls next starts another thread.
                     state.has_thread = false;
                     return false;
                 }

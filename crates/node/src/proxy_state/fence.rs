@@ -36,6 +36,7 @@ impl ChangesFence {
     /// # Errors
     /// `EINPROGRESS` while somebody holds the fence.
     pub fn pass(&self) -> FsResult<FencePass<'_>> {
+        // Held as long as the change is: whoever wants the fence waits for all of these.
         let guard = self.0.read();
         if guard.as_ref().is_some_and(|held| held.until > Instant::now()) {
             return Err(FsError::with(Errno::EINPROGRESS, "the formation is about to be taken down"));

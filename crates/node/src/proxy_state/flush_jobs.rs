@@ -39,6 +39,7 @@ impl FlushJob {
     }
 
     pub fn wait(&self, wait: Duration) -> Option<FsResult<FlushState>> {
+        // Announced without the lock, as that may start a thread.
         if self.outcome.lock().is_none() {
             bivouac_net::before_waiting();
         }
@@ -50,7 +51,8 @@ impl FlushJob {
     }
 
     pub fn end(&self, outcome: FsResult<FlushState>) {
-        *self.outcome.lock() = Some(outcome);
+        let former = self.outcome.lock().replace(outcome);
+        assert!(former.is_none(), "job {} ends twice", self.number);
         self.over.notify_all();
     }
 

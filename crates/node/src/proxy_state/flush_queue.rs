@@ -47,6 +47,7 @@ impl FlushQueueState {
         let own = self.threads.entry(due.partition).or_default();
         let is_more = *own < threads_max && all < if *own == 0 { THREADS_MAX } else { SHARED_MAX };
         *own += usize::from(is_more);
+        // A partition without a thread must not be in the table: others serve it then.
         if *own == 0 {
             self.threads.remove(&due.partition);
         }
@@ -98,6 +99,7 @@ impl FlushQueue {
             if due.at <= Instant::now() {
                 if due.partition != *partition {
                     state.end_thread(*partition);
+                    // The partition had no thread: `first` leaves the files of others to theirs.
                     state.threads.insert(due.partition, 1);
                     *partition = due.partition;
                 }
@@ -116,6 +118,7 @@ impl FlushQueue {
         log::warn!(why:% = error; "inode {ino} is not flushed");
         let again = Instant::now() + AGAIN;
         match due.occasion {
+            // Not by itself: whether its room is needed still, the next full write says.
             FlushTrigger::Room => drop(state.failed.insert(ino, again)),
             _ => drop(state.due.insert(ino, QueuedFlush { at: again, ..due })),
         }

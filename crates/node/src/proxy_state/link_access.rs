@@ -67,6 +67,7 @@ impl LinkAccess {
             Some(link) => link,
             None => {
                 let link = OpenLink { name: name.to_owned(), source: self.connect(address, name, key)? };
+                // Somebody else may have opened it meanwhile: all use the same connections.
                 self.open.lock().entry(id).or_insert(link).source.clone()
             }
         };

@@ -61,6 +61,7 @@ impl Relists {
                         state.retain(|_, one| one.is_under_way);
                     }
                     let digest = known.and_then(|known| known.digest);
+                    // As of now and not of its end: what changes there meanwhile may not be in the listing.
                     state.insert(dir, Relist { at: now, digest, is_under_way: true });
                     return RelistNeed::List(digest);
                 }

@@ -27,10 +27,12 @@ impl SuspectOrigins {
         if files.len() >= FILES_MAX {
             files.retain(|_, since| now.saturating_duration_since(*since) < 2 * PLACING);
         }
+        // Not certain without a memory of it: its reader asks again, and finds room in the table some time.
         if files.len() >= FILES_MAX && !files.contains_key(&ino) {
             return false;
         }
         let since = *files.entry(ino).or_insert(now);
+        assert!(files.len() <= FILES_MAX, "origins of {} files are waited for", files.len());
         now.saturating_duration_since(since) >= PLACING
     }
 

@@ -100,6 +100,7 @@ impl StripeUse {
         let this = std::thread::current().id();
         let wanted = self.wanted.lock();
         let of_stripe = wanted.iter().filter(|(_, one, stripes)| *one == part && stripes.contains(&stripe));
+        // Several may want it: one other thread is enough for it to be waited for.
         of_stripe.map(|(thread, ..)| *thread != this).max()
     }
 

@@ -137,6 +137,7 @@ impl Agenda {
         self.collecting &= task.job != Job::Garbage;
         let waiting = self.waiting.entry(node).or_default();
         waiting.until = Some(until);
+        // Each intent was counted as unfinished, and is counted off by the end of its own job.
         if !waiting.jobs.contains(&task.job) || matches!(task.job, Job::Intent(..)) {
             waiting.jobs.push_back(task.job);
         }
@@ -159,6 +160,7 @@ impl Agenda {
         for (node, waiting) in &mut self.waiting {
             if waiting.until.is_some_and(|until| until <= now) {
                 waiting.until = None;
+                // One only: it finds out whether the peer is back, and releases the others then.
                 let job = waiting.jobs.pop_front();
                 self.ready.extend(job.map(|job| Task { job, waited_for: Some(*node) }));
             }

@@ -110,6 +110,7 @@ impl Ring {
             }
         }
         (self.which, self.minute_ms) = (next, self.minute_ms.saturating_mul(2));
+        // Last: until it is written the other place counts, in which nothing was changed.
         self.length.write(0, &bytes([next as u64, self.minute_ms]));
     }
 }
@@ -128,6 +129,7 @@ fn put(rows: &Rows, row: usize, index: u64, bin: Bin) {
 /// Adds to an interval, unless a later one has its row by now.
 fn add(rows: &Rows, row: usize, index: u64, mut bin: Bin) {
     match slot(rows, row) {
+        // A late report of long ago, whose row a later second has.
         Some((known, _)) if known > index => return,
         Some((known, before)) if known == index => bin.add(before),
         _ => {}

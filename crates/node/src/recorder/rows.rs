@@ -52,6 +52,8 @@ impl Rows {
 
     /// Creates the rows that begin at this double word.
     pub fn new(memory: Arc<Memory>, at: usize, count: usize, words: usize) -> Rows {
+        let is_inside = memory.doubles(at, Rows::words(count, words)).is_some();
+        assert!(is_inside, "{count} rows of {words} words at {at} are not inside of the memory");
         Rows { memory, at, count, words }
     }
 
@@ -113,6 +115,7 @@ impl Rows {
         let Some(copy) = self.copy(row, which) else { return CopyState::Empty };
         let [turn, len, known] = [0, 1, 2].map(|at| get(copy, at));
         let len = usize::try_from(len).unwrap_or(usize::MAX);
+        // A writer that was killed before it wrote the turn has left content.
         if [turn, known] == [0, 0] && copy.iter().all(|word| word.load(Ordering::Relaxed) == 0) {
             CopyState::Empty
         } else if len <= self.words * WORD && known == check(row, copy, len) {
@@ -154,5 +157,6 @@ fn put(copy: &[AtomicU64], at: usize, value: u64) {
 
 fn check(row: usize, copy: &[AtomicU64], len: usize) -> u64 {
     let content = (0..len.div_ceil(WORD)).map(|index| get(copy, HEAD + index));
+    // Never zero, which stands for a copy that is being written.
     hash([row as u64, get(copy, 0), len as u64].into_iter().chain(content)).max(1)
 }
