@@ -2,7 +2,7 @@
 //! then on refuse writers of the old epoch; then the new epoch, which lets those writers go on.
 
 use bivouac_layout::targets_of;
-use bivouac_types::{FsResult, TargetIndex};
+use bivouac_types::{Errno, FsResult, TargetIndex};
 use bivouac_wire::{TrimRequest, op};
 
 use super::Outcome;
@@ -59,11 +59,13 @@ impl Node {
                 change.put_inode(&inode);
             }
             // It lost its last name meanwhile. The steps may have made subfiles anew behind those who removed them.
-            Err(_) => {
+            Err(error) if error.errno() == Errno::ENOENT => {
                 // All targets: another layout of before may have left a subfile on any of them.
                 let width = cut.layout.targets;
                 change.discard_subfiles(cut.ino, bivouac_types::Layout { width, ..cut.layout });
             }
+            // A record that cannot be read is no reason to discard content.
+            Err(error) => return Err(error),
         }
         let outcome = self.clear(change, logged, steps, 0)?;
         // Only now: a cut that is left unfinished may not have reached every target.
