@@ -412,7 +412,7 @@ impl Change<'_> {
         if inode.attr.is_file() && self.txn.get(slot, &unnamed_key(ino)).is_some() {
             self.txn.delete(slot, &unnamed_key(ino));
         }
-        if self.bound_dir(inode.attr.layout.partition()).is_some() {
+        if self.node.is_bound(inode.attr.layout.partition()) {
             self.node.proxy.failing.forget(ino);
             if !self.is_told_of(inode) {
                 let known = self.keys_below(slot, &site_prefix(ino));
@@ -452,11 +452,6 @@ impl Change<'_> {
         }
         self.txn.put(ino.slot(), &key, &Garbage { layout }.to_bytes());
         self.garbage = true;
-    }
-
-    /// Returns the root directory of a partition that has a source.
-    pub(crate) fn bound_dir(&self, partition: PartitionId) -> Option<Ino> {
-        self.node.bound_dir(partition)
     }
 
     /// Returns all keys in a slot with this prefix.

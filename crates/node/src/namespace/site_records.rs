@@ -73,7 +73,7 @@ impl Change<'_> {
     /// Takes note that an inode is not what site storage has, if its partition stands in front of any.
     pub(crate) fn note_changed(&mut self, inode: &Inode) {
         let (ino, partition) = (inode.attr.ino, inode.attr.layout.partition());
-        let Some(root) = self.bound_dir(partition) else { return };
+        let Some(root) = self.node.bound_dir(partition) else { return };
         let known =
             self.txn.get(ino.slot(), &site_key(ino)).and_then(|bytes| SiteFile::from_bytes(bytes).ok());
         let mut file = known.clone().unwrap_or_else(SiteFile::new_here);
