@@ -21,6 +21,7 @@ use bivouac_wire::{
 
 use super::bring::offset_in_file;
 use super::sites::{from_wire, to_wire};
+use crate::at_once::each_at_once;
 use crate::identity::SYSTEM;
 use crate::node::Node;
 use crate::peers::StepContext;
@@ -393,17 +394,11 @@ impl Flush<'_> {
         let layout = self.inode.attr.layout;
         let (origin, limit, pin) = (self.file.origin.clone(), self.file.limit, self.file.pin);
         let whence = Whence { origin, limit, layout, pin };
-        let parts = std::thread::scope(|scope| {
-            let start = |target| {
-                let whence = whence.clone();
-                scope.spawn(move || self.put_target(upload, whence, target))
-            };
-            let threads: Vec<_> = targets_of(&layout).map(start).collect();
-            let died = |_| Err(FsError::with(Errno::EIO, "a thread of a flush ended early"));
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(died)).collect::<Vec<_>>()
-        });
+        let targets: Vec<TargetIndex> = targets_of(&layout).collect();
+        let parts = each_at_once(&targets, |target| self.put_target(upload, whence.clone(), *target));
+        let died = || Err(FsError::with(Errno::EIO, "a thread of a flush ended early"));
         parts.into_iter().try_fold(Vec::new(), |mut all, part| {
-            all.extend(part?);
+            all.extend(part.unwrap_or_else(died)?);
             Ok(all)
         })
     }

@@ -10,6 +10,7 @@ use bivouac_wire::{BringRequest, FlushMark, MarkFlushRequest, Origin, Whence, op
 
 use super::bring::in_progress;
 use super::sites::{from_wire, to_wire};
+use crate::at_once::each_at_once;
 use crate::identity::SYSTEM;
 use crate::intent_record::{Intent, Renewal};
 use crate::node::Node;
@@ -163,10 +164,10 @@ impl Node {
             self.step::<op::MarkFlush>(node, StepContext::question(SYSTEM), 0, request).map(drop)
         };
         bivouac_net::before_waiting();
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = ranges.iter().map(|range| scope.spawn(move || bring(range))).collect();
-            let died = |_| Err(bivouac_types::Errno::EIO.into());
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(died)).fold(Ok(()), FsResult::and)
-        })
+        let died = || Err(bivouac_types::Errno::EIO.into());
+        each_at_once(&ranges, bring)
+            .into_iter()
+            .map(|one| one.unwrap_or_else(died))
+            .fold(Ok(()), FsResult::and)
     }
 }
