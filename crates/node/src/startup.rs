@@ -253,8 +253,9 @@ impl Node {
         self.reaper.dismiss();
         // From here on processes ask, and are refused, rather than write files that nobody reads back.
         self.lending.close_all();
-        self.write_down_sizes()?;
-        Ok(self.records.sync()?)
+        let written = self.write_down_sizes();
+        self.records.sync()?;
+        written
     }
 
     /// Ends the background work and nothing else, as a kill would.

@@ -107,7 +107,10 @@ impl Node {
 
     /// Writes down all that was told so far.
     pub(crate) fn write_down_sizes(&self) -> FsResult<()> {
-        self.lending.inos(|_| true).into_iter().try_for_each(|ino| self.write_down(ino))
+        // All are tried: at the end of the node nobody comes back for those behind one that fails.
+        let inos = self.lending.inos(|_| true).into_iter();
+        let written: Vec<FsResult<()>> = inos.map(|ino| self.write_down(ino)).collect();
+        written.into_iter().collect()
     }
 
     /// Takes over the sizes that an earlier daemon lent.
