@@ -2,7 +2,7 @@
 
 use bivouac_ranks::{Mutex, rank};
 use bivouac_store::Records;
-use bivouac_types::limits::INO_COUNTER_FIRST;
+use bivouac_types::limits::{INO_COUNTER_BITS, INO_COUNTER_FIRST};
 use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId, Slot};
 use bivouac_wire::{Decode, DecodeError, Encode};
 
@@ -68,7 +68,21 @@ impl Allocator {
     }
 
     /// Returns a new inode number in `slot`.
+    ///
+    /// # Errors
+    /// `ENOSPC` when an inode number has no bits for the counter any more.
     pub fn next_ino(&self, records: &Records, slot: Slot) -> FsResult<Ino> {
-        Ok(Ino::new(slot, self.node, self.next(records)?))
+        let number = self.next(records)?;
+        // `Ino::new` would cut it off, to a number that was given out before.
+        if number >> INO_COUNTER_BITS != 0 {
+            return Err(FsError::with(
+                Errno::ENOSPC,
+                format!("{} has given out all inode numbers", self.node),
+            ));
+        }
+        let ino = Ino::new(slot, self.node, number);
+        let parts = (ino.slot(), ino.allocator());
+        assert_eq!(parts, (slot, self.node), "inode {ino} is of another slot or node than it is made for");
+        Ok(ino)
     }
 }
