@@ -44,6 +44,7 @@ impl FlushQueueState {
             *known = due;
         }
         let all: usize = self.threads.values().sum();
+        assert!(all <= THREADS_MAX, "{all} threads flush files");
         let own = self.threads.entry(due.partition).or_default();
         let is_more = *own < threads_max && all < if *own == 0 { THREADS_MAX } else { SHARED_MAX };
         *own += usize::from(is_more);
