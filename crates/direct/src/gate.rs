@@ -87,6 +87,7 @@ impl Gate {
     /// Lets nobody enter any more on this grant; a later one on the same gate stays open.
     pub fn close(&self) {
         self.change(|current| (turn_of(current) == self.turn).then_some(current | CLOSED));
+        // Pairs with `is_open_still`: either that sees the gate closed, or the closer sees all that was told before it.
         fence(Ordering::SeqCst);
     }
 
@@ -114,6 +115,7 @@ impl Gate {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
+                // The last sleep may not have ended by its time, and then nobody has looked whether the process lives.
                 return !lives();
             }
             // A process that is killed inside never leaves, so its lock says what the counter cannot.

@@ -75,6 +75,7 @@ impl GrantTable {
     /// # Errors
     /// What the system says.
     pub fn close_all(&self, patience: Duration) -> io::Result<Vec<(u32, Gate)>> {
+        // One call for all: a look at each session is one for each, and mostly there is none.
         if !lock::is_taken(self.file.as_fd(), 0, 0)? {
             return Ok(Vec::new());
         }
@@ -83,6 +84,7 @@ impl GrantTable {
             .flat_map(|session| (0..DIRECT_GATES_MAX).map(move |gate| (session, gate)))
             .filter_map(|(session, gate)| Some((session, self.gate(session, gate)?)))
             .collect();
+        // All before the first wait: meanwhile a process would enter those that are still open.
         gates.iter().for_each(|(_, gate)| gate.close());
         let stuck = |(session, gate): &(u32, Gate)| !gate.drain(patience, || self.lives(*session));
         Ok(gates.into_iter().filter(stuck).collect())

@@ -38,7 +38,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Takes the session with a number; `grant table` must be an open file description of its own.
+    /// Takes the session with a number; `grants` must be an open file description of its own.
     ///
     /// # Errors
     /// What the system says; `InvalidInput` for a number that there is not.

@@ -129,6 +129,7 @@ impl SizeGate {
 
     /// Marks the progress as recorded elsewhere: a later daemon need not look.
     pub fn clear(&self) {
+        // Not 0: a gate that was last for a size must not look like one of a subfile.
         self.0.word(KIND).store(WRITTEN_DOWN, Ordering::Release);
     }
 
