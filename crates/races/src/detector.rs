@@ -165,6 +165,7 @@ impl Detector {
     /// Reports of a client were lost, and with them operations that order what others have reported: all accesses until
     /// now are forgotten.
     pub fn lose(&mut self) {
+        // Clocks stay: what they order is so, whatever else was lost.
         self.counts.lost_reports += 1;
         self.files.values_mut().for_each(File::forget_accesses);
         self.clients.iter_mut().for_each(|client| client.segments = 0);
@@ -182,6 +183,7 @@ impl Detector {
         let opened: Vec<Ino> = opened.map(|(ino, _)| *ino).collect();
         opened.into_iter().for_each(|ino| self.close(number, ino, true));
         if let Some(state) = self.clients.get_mut(number) {
+            // Its number is taken again only once nothing is known of its accesses: they would be the next client's.
             state.is_gone = true;
         }
     }
@@ -224,6 +226,7 @@ impl Detector {
         self.object_words -= known.len();
         known.join(&state.clock);
         self.object_words += known.len();
+        // Behind the join: what the client accesses from here on is not ordered by this release.
         let interval = state.clock.get(client) + 1;
         state.clock.set(client, interval);
         state.snapshot = None;
@@ -250,6 +253,7 @@ impl Detector {
     fn refresh(&mut self, client: usize, ino: Ino, by: Refresh) {
         self.acquire(client, Object::Content(ino));
         let Some(state) = self.clients.get_mut(client) else { return };
+        // One copy for all files that are opened at one state of the clock: a clock has a word for each client.
         let snapshot = state.snapshot.get_or_insert_with(|| Arc::new(state.clock.clone()));
         let file = file_of(&mut self.files, &mut self.file_words, ino);
         let before = file.clock_words();
@@ -312,6 +316,7 @@ impl Detector {
             for (range, old) in track.overlapping(access.range) {
                 self.counts.conflicts += 1;
                 let ordered = order(old, track.client, &state.clock, opened, synced);
+                // The strictest of the models: what it orders the others order, too.
                 if ordered.session {
                     continue;
                 }
@@ -343,6 +348,7 @@ impl Detector {
         if self.words() <= self.limits.words {
             return;
         }
+        // Whoever acquires any object acquires all of them from then on: that hides races, and makes none up.
         if self.object_words > self.limits.words / 4 {
             self.counts.merged += 1;
             for clock in std::mem::take(&mut self.objects).into_values() {

@@ -69,6 +69,7 @@ impl AccessRanges {
         let before_end = self.segments.range(..range.end).rev();
         let segments =
             before_end.map(|(start, (end, access))| (ByteRange { start: *start, end: *end }, access));
+        // Ranges do not overlap, so their ends rise with their starts: in front of this one none reaches the range.
         segments.take_while(move |(segment, _)| segment.end > range.start)
     }
 
@@ -96,6 +97,7 @@ impl AccessRanges {
 
     fn publish(&mut self, interval: u64) {
         for (_, access) in self.segments.values_mut() {
+            // The first publication counts: what knows a later interval knows it as well.
             access.published.get_or_insert(interval);
         }
     }
