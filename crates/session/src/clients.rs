@@ -117,7 +117,7 @@ impl ClientTable {
         self.change(client, |session| session.expires = None);
     }
 
-    /// Like [`Table::renew`], if the client is connected.
+    /// Like [`ClientTable::renew`], if the client is connected.
     pub fn renew_connected(&mut self, client: ClientId) {
         self.change(client, |session| session.expires = session.expires.filter(|_| !session.connected));
     }
@@ -134,6 +134,7 @@ impl ClientTable {
 
     /// Returns true if any session awaits reclaim or is being ended; requests have to look their client's up then.
     pub fn is_in_grace(&self) -> bool {
+        // Counted: every request asks, and looks its client up only then.
         self.awaiting + self.ending > 0
     }
 
@@ -177,6 +178,7 @@ impl ClientTable {
             told.clear();
         }
         told.extend(opens);
+        // Added first: a list that is begun anew may be shorter than before.
         self.told = self.told + told.len() - before;
         if self.told as u64 > OPENS_MAX {
             self.take_told(client);
@@ -196,6 +198,7 @@ impl ClientTable {
 
     /// Raises the client's floor; no open below it is under way. Returns how that compares with the floor known so far.
     pub fn raise_floor(&mut self, client: ClientId, floor: OpenId) -> FloorOrder {
+        // Twice as many as may have a record: those keep their floors.
         if self.sessions.len() >= 2 * CLIENTS_MAX && !self.sessions.contains_key(&client) {
             // Clients without a record have no opens; without a floor, a late message of theirs is no longer
             // recognised.

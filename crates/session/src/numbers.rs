@@ -50,6 +50,7 @@ impl OpenNumbers {
     /// Returns the number of an open that is about to be asked for. It is under way until [`OpenNumbers::end`].
     pub fn begin(&mut self, writes: bool) -> OpenId {
         let id = self.next.for_access(writes);
+        // A step for each, whatever the access: the lowest bit of a number is what it says of that.
         self.next = OpenId(self.next.0 + OpenId::STEP);
         // The floor that homes were told may be above a number that comes once more.
         let last = self.under_way.last();

@@ -1,9 +1,8 @@
 //! Which client has which inode open, of the inodes whose home is here.
 //!
 //! An open has a number that its client chose ([`OpenNumbers`](crate::OpenNumbers)). Each client's numbers rise; below
-//! its
-//! *floor* nothing is under way any more: what comes with a lower number was overtaken by its own retransmission, or belongs
-//! to an earlier process.
+//! its *floor* nothing is under way any more: what comes with a lower number was overtaken by its own retransmission, or
+//! belongs to an earlier process.
 
 use std::collections::HashMap;
 
@@ -50,6 +49,7 @@ impl OpenInode {
     /// Returns the holders in order, each once.
     fn holders(&self) -> Vec<ClientId> {
         let mut holders: Vec<ClientId> = self.opens.iter().map(|(client, _)| *client).collect();
+        // Opens are sorted by client, so those of one are neighbours.
         holders.dedup();
         holders
     }
@@ -100,6 +100,7 @@ impl OpenTable {
             inode.growers.push(by);
         }
         let mut others = inode.holders();
+        // Of many that make one file longer each would be told of every write of the others.
         others.retain(|client| *client != by && !inode.growers.contains(client));
         others
     }

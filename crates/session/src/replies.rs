@@ -98,6 +98,8 @@ impl<G: Clone + PartialEq> ClientReplies<G> {
         } else {
             if !is_current {
                 self.generation = Some(over.generation.clone());
+                // The first answer of a newer generation: nothing comes over the former connections any more, which
+                // would say that an answer arrived.
                 self.superseded.extend(self.slots.drain().map(|(_, id)| (now + keep, id)));
             }
             if let Some(received) = self.slots.insert(over.slot, id) {
@@ -117,6 +119,7 @@ impl<G: Clone + PartialEq> ClientReplies<G> {
 
     /// Drops the replies of a client that transmits nothing again. What is carried out for it goes on.
     pub fn forget(&mut self) {
+        // Those being carried out stay: a retransmission would be carried out beside them.
         self.replies.retain(|_, reply| reply.is_none());
         self.slots.clear();
         self.superseded.clear();

@@ -75,6 +75,7 @@ impl SlotLeases {
         let of = |place: &ChangesAtPlace| place.leaves_others(client, begun, now);
         let at = item.key() as usize >> 32 & (PLACES - 1);
         let ms = match item.is_all() {
+            // A lease on everything lasts no longer than one on what was changed last.
             true => self.places.iter().map(of).min(),
             false => self.places.get(at).map(of),
         };
@@ -124,6 +125,7 @@ impl LeaseHolder {
             // From here on it counts as a holder of everything, which asks it more often and never too seldom.
             self.items.clear();
         }
+        // It also caches names of a directory that no lease of its own is for.
         if item.is_all() || self.is_whole || are_too_many {
             self.all = self.until;
         }
@@ -133,6 +135,7 @@ impl LeaseHolder {
     pub fn has(&self, item: Item, now: Instant) -> bool {
         let key = item.key();
         let is_of_all = self.all > now && !self.given_up.contains(&key);
+        // A change of everything concerns whatever it caches.
         let is_any = item.is_all() && self.until > now;
         is_any || is_of_all || self.items.get(&key).is_some_and(|until| *until > now)
     }
@@ -149,6 +152,7 @@ impl LeaseHolder {
     /// ones have ended.
     pub fn answered_nothing(&mut self) {
         self.asked = self.asked.saturating_sub(1);
+        // It may not have got the question: only the end of its leases shows that it caches nothing.
         self.barred = self.barred.max(self.until);
     }
 
@@ -201,8 +205,10 @@ impl ChangesAtPlace {
             _ => self.before,
         };
         match by_other {
+            // The reply may have been read before that change.
             Some(at) if at >= begun => 0,
             Some(at) => {
+                // What is changed often is leased for a short time: the next change waits for no more than that part.
                 let quiet = now.saturating_duration_since(at).as_millis().min(u128::from(LEASE_QUIET_MS));
                 quiet as u64 / LEASE_PART
             }
