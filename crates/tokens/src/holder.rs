@@ -113,8 +113,8 @@ impl KeptTokens {
     }
 
     /// Begins a call that reads or writes a range of a file, whose epoch was this when last reported. It may go on only
-    /// when [`KeptTokens::poll`] says so. A call that resumes one of an earlier process goes before all that have not begun
-    /// here.
+    /// when [`KeptTokens::poll`] says so. A call that resumes one of an earlier process goes before all that have not
+    /// begun here.
     pub fn begin(
         &mut self,
         ino: Ino,
@@ -144,6 +144,7 @@ impl KeptTokens {
             true => **other_id < id,
             false => other.resumes || other.progress == Progress::Runs,
         };
+        // Also those that only wait: later calls that conflict would overtake them again and again.
         let mut earlier = file.calls.iter().filter(is_earlier).map(|(_, other)| other);
         if earlier.any(|other| other.mode.conflicts(call.mode) && other.range.overlaps(&call.range)) {
             return Poll::Wait;
@@ -154,6 +155,7 @@ impl KeptTokens {
             && file.missing(call.mode, &call.range).is_empty()
         {
             file.set(id, Progress::Runs);
+            // Also without a request: what the next one wishes for depends on the calls before it.
             file.streams.follow(&call.range);
             return Poll::Go;
         }
@@ -196,8 +198,8 @@ impl KeptTokens {
         self.files.get(&ino).map_or(0, |file| file.epoch)
     }
 
-    /// Records that a call's request was not granted yet and will be repeated ([`KeptTokens::asks_again`]): no reply to it
-    /// is under way. A running call has lost its tokens, and uses nothing while it waits. A client that keeps nothing
+    /// Records that a call's request was not granted yet and will be repeated ([`KeptTokens::asks_again`]): no reply to
+    /// it is under way. A running call has lost its tokens, and uses nothing while it waits. A client that keeps nothing
     /// returns what is idle, for which others may be waiting before this call.
     pub fn queued(&mut self, ino: Ino, id: CallId) -> Vec<GiveBack> {
         let Some(file) = self.files.get_mut(&ino) else { return Vec::new() };
@@ -258,6 +260,7 @@ impl KeptTokens {
         // Desired bytes are returned as far as they are idle, and not in front of a stream of this client.
         let mut idle = Vec::new();
         for desired in &wanted.desired {
+            // A wish without an end would take what this client's next calls need, which then recall it in turn.
             let end = file.streams.next_behind(wanted.required.end).unwrap_or(u64::MAX);
             let end = if desired.end == u64::MAX { end } else { desired.end };
             idle.push(ByteRange { start: desired.start, end });
@@ -311,6 +314,7 @@ impl KeptTokens {
         tokens: &[(Ino, TokenMode, ByteRange)],
     ) -> Vec<GiveBack> {
         for (ino, file) in self.files.iter_mut().filter(|(ino, _)| is_concerned(**ino)) {
+            // The home forgets its recalls at a reclaim, too, and sends those again that it still needs.
             file.recalled.clear();
             file.clear(*ino, &mut self.uncovered);
             file.serial = serial;

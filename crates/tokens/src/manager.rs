@@ -258,6 +258,7 @@ impl Manager {
         );
         self.files.entry(ino).or_default();
         self.change(ino, |file| {
+            // Fences of two requests may end in the other order.
             file.fenced.of_file = file.fenced.of_file.max(fence.of_file);
             file.fenced.unknown = file.fenced.unknown.max(fence.unknown);
         });
@@ -355,6 +356,7 @@ impl Manager {
         for file in self.files.values_mut() {
             file.forget_recalls(client);
             file.held.retain(|token| {
+                // Granted after the client said what it has: the reply may still arrive, and bring it.
                 let is_new = seen.is_some_and(|seen| token.serial > seen);
                 token.client != client || is_new || token.inherited.is_some()
             });
@@ -511,6 +513,7 @@ impl FileTokens {
                 others.push(one.wanted.required);
             }
         }
+        // In order, so that one round merges a whole row of ranges that touch.
         others.sort_by_key(|range| (range.start, range.end));
         others.dedup();
         // Ranges that touch it are merged into it. The second round finds those in front of it.

@@ -41,6 +41,7 @@ impl Streams {
         let is_sequential = earlier.is_some_and(|stream| stream.last.end == range.start);
         let is_strided =
             !is_sequential && stride.is_some() && earlier.and_then(|stream| stream.stride) == stride;
+        // The latest is in front, so the one that goes has not been followed for longest.
         self.0.truncate(STREAMS_MAX - 1);
         self.0.insert(0, Stream { last: *range, stride });
         match stride {
