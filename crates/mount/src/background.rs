@@ -73,6 +73,7 @@ impl Background {
                     log::warn!(why:% = error; "no thread for notifications of the kernel; they delay requests");
                     return Err(work);
                 }
+                // The threads there are do the work later.
                 Err(_) => {}
             }
         }
@@ -107,6 +108,7 @@ impl Background {
                 break;
             } else {
                 state.idle += 1;
+                assert!(state.idle <= state.threads, "{} of {} threads are idle", state.idle, state.threads);
                 let in_vain = self.queued.wait_for(&mut state, IDLE).timed_out();
                 state.idle -= 1;
                 // Work may have come just when the wait ended.
@@ -123,6 +125,7 @@ impl Background {
     pub fn abandon(&self) {
         let mut state = self.state.lock();
         state.is_closing = true;
+        // Not joined: one may wait for a request that only the next daemon answers.
         state.handles.clear();
         let dropped = std::mem::take(&mut state.queue);
         drop(state);

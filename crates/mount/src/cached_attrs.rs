@@ -93,6 +93,7 @@ impl CachedAttrs {
     /// Notes that a thread has sent a request for whose answer it waits, and so has taken in what it was told before.
     pub fn hears_from(&self, thread: u32) {
         let turn = self.turns.fetch_add(1, Ordering::AcqRel) & ((1 << TURN_BITS) - 1);
+        // A number that does not fit beside a turn could be taken for another thread's.
         if thread != 0 && thread.leading_zeros() >= u32::BITS - (u64::BITS - TURN_BITS) {
             let place = &self.heard[thread as usize % THREADS];
             place.store(u64::from(thread) << TURN_BITS | turn, Ordering::Release);
@@ -115,6 +116,7 @@ impl CachedAttrs {
     /// replies may still be under way; all others can be invalidated.
     pub fn silence(&self, ino: Ino) -> Duration {
         let (mut place, now) = (self.place(ino).lock(), Instant::now());
+        // Looked at only here, where it matters, and not with each request of each thread.
         place.told.retain(|told| !self.has_heard(told));
         place.silence(now).max(self.calm.saturating_duration_since(now))
     }
@@ -138,6 +140,7 @@ impl Bucket {
         if self.told.len() < TOLD_MAX {
             self.told.push(SentAnswer { at: now, turn, to });
         } else {
+            // Of these only the last is known, so all of them count as under way for as long as that one.
             self.told_others = Some(now);
         }
         true

@@ -80,8 +80,10 @@ impl CachedNames {
         let mut under_way = RenameGuard { names: self, from: Vec::new() };
         for ((dir, hash), (new_dir, new_hash)) in moves {
             let (now, from) = (Instant::now(), self.place_of(*dir, *hash));
+            // Before the new name's place is raised: from here on nothing more is told of the old one.
             let shown = self.places[from].lock().begin_move(now);
             under_way.from.push(from);
+            // What an earlier daemon told of the old name is not known here, and moves with it as well.
             let until = shown.max(Some(self.calm).filter(|calm| *calm > now));
             let mut to = self.place(*new_dir, *new_hash).lock();
             to.until = to.until.max(until);
@@ -120,7 +122,9 @@ impl Bucket {
     }
 
     fn end_move(&mut self, now: Instant) {
-        self.moves = self.moves.saturating_sub(1);
+        // With a count below 0 the names here would never be cached again.
+        assert!(self.moves > 0, "a rename ends that has not begun");
+        self.moves -= 1;
         self.silent = self.silent.max(Some(now + LEASE));
     }
 }

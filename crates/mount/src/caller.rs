@@ -15,6 +15,7 @@ pub fn groups(thread: u32) -> Vec<u32> {
 /// for each thread. Not so, as far as is known, of a thread that cannot be seen from here.
 pub fn is_killed(thread: u32) -> bool {
     let pending = field(thread, "SigPnd:").and_then(|line| u64::from_str_radix(line.trim(), 16).ok());
+    // Pending still: the thread takes it only when it returns from the kernel, which waits for the answer.
     pending.is_some_and(|pending| pending & 1 << (KILL - 1) != 0)
 }
 

@@ -37,7 +37,9 @@ impl Buffer {
     #[must_use]
     pub fn new(payload_max: usize) -> Buffer {
         let mut bytes = vec![0; payload_max.saturating_add(SLACK + 2 * PAGE)];
+        // A store to each page: what `vec![0; ..]` takes is mapped anew, and has no pages yet.
         bytes.iter_mut().step_by(PAGE).for_each(|byte| *std::hint::black_box(byte) = 1);
+        // One page in front of the payload for header and arguments, so that the payload itself begins on a page.
         let to_page = bytes.as_ptr().align_offset(PAGE).min(PAGE);
         Buffer { bytes, payload_at: to_page + PAGE, payload_max }
     }

@@ -56,11 +56,13 @@ impl DirectoryNames {
     /// another directory under which the kernel may know it.
     pub fn looked_up(&self, ino: Ino, key: NameKey, name: &[u8]) -> Option<DirectoryName> {
         let is_known = |known: &DirectoryName| known.key() == key && *known.name == *name;
+        // Mostly it is so; then nothing is allocated for the name.
         if self.names_of(ino).lock().get(&ino).is_some_and(is_known)
             && self.at(key).lock().get(&key) == Some(&ino)
         {
             return None;
         }
+        // A new name in the same directory the kernel takes without the lock of renames.
         let old = self.set(ino, DirectoryName::new(key, name)).filter(|old| old.parent != key.0)?;
         // The kernel knows something else under that name if it was told so later.
         let was_there = {

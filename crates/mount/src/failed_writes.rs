@@ -59,6 +59,7 @@ impl FailedWrites {
         {
             threads.remove(&oldest);
         }
+        // Parts of one write fail one by one; the kernel cuts once, at the size it knows by then.
         let earlier = threads.get(&thread).filter(|failed| failed.ino == ino).and_then(|failed| failed.size);
         threads.insert(thread, FailedWrite { ino, at: now, size: size.max(earlier), is_answered: false });
         assert!(threads.len() <= THREADS_MAX, "{} failed writes are noted", threads.len());

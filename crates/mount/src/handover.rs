@@ -82,7 +82,9 @@ impl DelayedHandover {
         }
         let Some(state) = self.threads.get(usize::from(thread)) else { return false };
         let waits = |state: u32| (state % STATES != TAKEN).then(|| (state / STATES * STATES) | WAITS);
+        // Fails only if the permit was taken away meanwhile, which `end` finds out.
         let _is_taken = state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, waits);
+        // Loaded first: threads that wait all the time would otherwise write to one line of memory.
         if self.is_slow.load(Ordering::SeqCst) && self.is_slow.swap(false, Ordering::Relaxed) {
             self.looker.hurry();
         }
@@ -96,6 +98,7 @@ impl DelayedHandover {
         if before % STATES == READS {
             return false;
         }
+        // In one step with the look: the permit may be taken until now, and is somebody else's then.
         state.fetch_and(!(STATES - 1), Ordering::AcqRel) % STATES == TAKEN
     }
 
@@ -131,6 +134,7 @@ impl DelayedHandover {
         let waits = |state: &u32| state % STATES == WAITS;
         let is_quiet = threads == findings.threads && !threads.iter().any(is_busy);
         findings.quiet = if is_quiet { findings.quiet + 1 } else { 0 };
+        // `unread` is a system call, and of no use while nobody is busy.
         let unread = threads.iter().any(is_busy) && unread();
         findings.unread = if unread && threads.iter().any(waits) { findings.unread + 1 } else { 0 };
         let mut taken = 0;

@@ -63,6 +63,7 @@ impl HeldLookups {
     pub fn hold(&self, thread: u32, ino: Ino, now: Instant) -> Vec<Ino> {
         let mut threads = self.threads.lock();
         match threads.get_mut(&thread) {
+            // Only for a thread that is noted: nobody would close what is held for others.
             Some(lookup) => lookup.held.replace(ino).into_iter().collect(),
             None => vec![ino],
         }

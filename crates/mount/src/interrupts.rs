@@ -74,6 +74,7 @@ impl Interrupts {
     /// Notes that a thread of the mount begins to serve a request.
     pub fn begin(&self, current: &CurrentRequest, header: &Header, op: Opcode) {
         let request = RequestKey { id: header.id(), unique: header.unique, thread: header.pid };
+        // Only a number is noted here: most requests never wait, and are not to cost a lock.
         current.0.set(may_be_given_up(op).then_some(request));
     }
 
@@ -82,7 +83,8 @@ impl Interrupts {
         let (Some(request), Some(place)) = (current.0.take(), self.waiting.get(usize::from(thread))) else {
             return;
         };
-        *place.lock() = Some(Waiting { request, interrupted: false, given_up: false });
+        let former = place.lock().replace(Waiting { request, interrupted: false, given_up: false });
+        assert!(former.is_none(), "thread {thread} waits for {request:?} and for {former:?}");
         // After the entry is made: an interrupt that is not in this set yet will find the entry.
         if self.early.lock().contains(&request.id) {
             self.interrupt_at(place, request.id);
@@ -106,6 +108,7 @@ impl Interrupts {
             if early.len() == EARLY_MAX {
                 early.pop_front();
             }
+            // Before the places are looked at: a request that begins to wait in between finds its number here.
             early.push_back(id);
         }
         self.waiting.iter().for_each(|place| self.interrupt_at(place, id));
@@ -116,6 +119,7 @@ impl Interrupts {
         let Some(waiting) = place.as_mut().filter(|waiting| waiting.request.id == id) else { return };
         waiting.interrupted = true;
         if !self.give_up_if_killed(waiting) {
+            // Before the call: the watcher looks at all places under a lock of its own.
             drop(place);
             self.watch();
         }

@@ -45,6 +45,7 @@ pub fn raise(device: BorrowedFd<'_>, nodeid: u64, size: u64) -> io::Result<()> {
         let error = io::Error::last_os_error();
         match OsErrno::from_io_error(&error) {
             Some(OsErrno::INTR | OsErrno::AGAIN) => {}
+            // EFAULT is what is wanted: the size is raised by then, and the copy has failed.
             Some(OsErrno::FAULT | OsErrno::NOENT | OsErrno::NODEV | OsErrno::CONNABORTED | OsErrno::PIPE) => {
                 return Ok(());
             }

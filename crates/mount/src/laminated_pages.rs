@@ -61,6 +61,8 @@ impl LaminatedPages {
         let mut state = self.state.lock();
         let Some((ino, epoch)) = self.take(&mut state, handle) else { return };
         if state.clean.len() >= FILES_MAX {
+            // All at once: without an order of use any one is as good, and files that are forgotten are only read
+            // again.
             state.clean.clear();
         }
         state.clean.insert(ino, epoch);
@@ -76,7 +78,12 @@ impl LaminatedPages {
     fn take(&self, state: &mut PagesState, handle: Handle) -> Option<(Ino, u32)> {
         let taken = state.dropping.remove(&handle.0);
         if taken.is_some() {
-            self.dropping_count.fetch_sub(1, Ordering::Release);
+            let before = self.dropping_count.fetch_sub(1, Ordering::Release);
+            assert!(
+                before > state.dropping.len(),
+                "{before} opens that drop pages are counted, and {} are left",
+                state.dropping.len()
+            );
         }
         taken
     }

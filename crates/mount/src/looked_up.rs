@@ -49,6 +49,7 @@ impl LookedUp {
             return;
         }
         let mut last = self.of(thread).lock();
+        // Threads share places: what another one found there tells nothing of this one.
         let before = last.as_ref().filter(|last| last.thread == thread).and_then(|last| last.overtaken);
         let overtaken = before.filter(|(_, then)| at < *then + GOOD_FOR);
         let again = overtaken.is_some_and(|(of, _)| of == place);
@@ -64,6 +65,7 @@ impl LookedUp {
         };
         let last = last.as_mut().filter(is_it)?;
         last.overtaken = Some((last.place, now));
+        // No links: to the program it is a file that was removed after it had opened it.
         last.again.then_some(Attr { nlink: 0, ..last.attr })
     }
 

@@ -103,6 +103,7 @@ impl<F: FileSystem> Mount<F> {
     /// cannot be registered again.
     pub fn run(&self) -> Result<(), MountError> {
         let Some(mut state) = self.state.lock().take() else { return Ok(()) };
+        // Before the device is used: a state that makes no sense is an error, and no request is lost to it.
         let opens = Opens::load(&state)?;
         let negotiated = match state.negotiated() {
             Some(negotiated) => self.resume(&state, &opens, negotiated)?,
@@ -118,6 +119,7 @@ impl<F: FileSystem> Mount<F> {
     /// use those it has.
     #[must_use]
     pub fn invalidate_attrs(&self, ino: Ino) -> Duration {
+        // Before the notification: an answer that goes out in between would be cached behind it.
         let on_the_way = self.cached_attrs.silence(ino);
         match self.channel.forget_attributes(ino.0) {
             Ok(()) => on_the_way,
@@ -199,6 +201,7 @@ impl<F: FileSystem> Mount<F> {
             formation: self.options.formation.clone(),
             failure: Mutex::default(),
         });
+        // Weak: the file system keeps it, and the session keeps the file system.
         let closes = Arc::downgrade(&session);
         self.fs.settle_locks_with(Arc::new(move || {
             if let Some(session) = closes.upgrade() {
@@ -222,6 +225,7 @@ impl<F: FileSystem> Mount<F> {
             session.parked.keep();
             session.background.abandon();
         }
+        // Behind the threads that serve: they call the watcher.
         session.interrupts.close();
         self.fs.drop_locks();
         session.held_lookups.take_all().into_iter().for_each(|ino| self.fs.close_open(ino, 0));
@@ -241,6 +245,7 @@ impl<F: FileSystem> Mount<F> {
         negotiated: Negotiated,
     ) -> Result<Negotiated, MountError> {
         self.fs.reassert_opens(&opens.counts()).map_err(MountError::Reassert)?;
+        // Behind the opens: the requests that come again may be about these files.
         let unanswered = state.take_in_flight().map_err(StateError::from)?;
         if negotiated.has(flags::init::HAS_RESEND) {
             self.channel.notify(NOTIFY_RESEND)?;
@@ -258,6 +263,7 @@ impl<F: FileSystem> Mount<F> {
         }
         let mut buffer = Buffer::new(FIRST_REQUEST_MAX);
         while let Some(len) = self.channel.receive(&mut buffer)? {
+            // Nothing says which request it was, so there is nobody to answer.
             let Ok((header, body)) = Header::split(buffer.request(len)) else { continue };
             if Opcode::from_number(header.opcode) != Some(Opcode::Init) {
                 self.channel.reply_error(header.unique, Errno::EIO);

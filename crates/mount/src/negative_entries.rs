@@ -70,6 +70,7 @@ impl NegativeEntries {
             return None;
         }
         inner.making += 1;
+        // Counted apart from `making`: a look that began before and ends behind it would see none being made.
         inner.begun += 1;
         Some(CreationGuard(self))
     }

@@ -89,6 +89,7 @@ impl Opens {
     /// # Errors
     /// `EIO` when the state cannot be written.
     pub fn remove(&self, state: &MountState, handle: Handle) -> FsResult<Option<(Ino, u32)>> {
+        // The slot is closed here and is free below: in between nobody finds it, neither as open nor as free.
         let Some(slot) = self.table.lock().close(handle) else { return Ok(None) };
         // Before the slot is free: the record of another open in it must not be overwritten by this one.
         let written = state.write_slot(handle.index(), &Slot { in_use: false, ..slot });
@@ -139,6 +140,7 @@ impl Table {
             Some(index) => index,
             None => self.grow()?,
         };
+        // A new open knows of no bits up to now, whatever the one before it in this slot knew.
         let clean_until = if set_id { 0 } else { self.set_id_changes };
         let at = index as usize;
         assert_eq!(self.slots.len(), self.clean_until.len(), "each slot has its note about set-id bits");

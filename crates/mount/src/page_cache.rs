@@ -112,6 +112,7 @@ impl PageCache {
             files.direct.iter().filter(is_in_the_way).any(|direct| !direct.is_applied)
         });
         let replaced = files.direct.iter().filter(is_in_the_way).map(|direct| direct.range.clone());
+        // Taken under the lock: a direct write that begins from now on waits for these pages.
         let parts = without(&range, replaced.collect());
         let id = files.id();
         files.pages.push((id, ino, range));
@@ -133,9 +134,11 @@ impl Shard {
         if !is_in_the_way(&files) {
             return files;
         }
+        // To hand on the permit may start a thread: not under this lock, so it is looked at once more behind it.
         drop(files);
         about_to_block();
         files = self.files.lock();
+        // Counted under the lock that the look is made under, so that `notify` cannot miss it.
         files.waiting += 1;
         self.changed.wait_while(&mut files, |files| is_in_the_way(files));
         files.waiting -= 1;

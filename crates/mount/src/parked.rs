@@ -46,6 +46,7 @@ impl Parked {
             FsError::with(Errno::ENOLCK, text)
         })?;
         let place = ParkedNote { parked: Arc::clone(self), index };
+        // Behind the note's making, which gives the place back should this fail.
         let noted = self.notes.set(index, unique);
         noted.map_err(|error| FsError::from_io(&error, "state of the mount"))?;
         Ok(place)

@@ -32,6 +32,7 @@ impl Pipe {
     /// Creates a pipe for replies with payloads of up to `payload_max` bytes, or less if the system allows no more
     /// (`fs.pipe-max-size`).
     pub fn new(payload_max: usize) -> Result<Pipe, Errno> {
+        // Not blocking: a pipe that is too small makes the reply a copied one, and does not hang its only user.
         let (from, to) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let wanted = payload_max + SPARE * PAGE;
         let places = fcntl_setpipe_size(&to, wanted).or_else(|_| fcntl_setpipe_size(&to, payload_max));
@@ -57,6 +58,7 @@ impl Pipe {
         let (mut at, mut rest) = (offset, len);
         while rest > 0 {
             match splice(file, Some(&mut at), &self.to, None, rest, SpliceFlags::NONBLOCK) {
+                // The file is shorter than its size says: the copied reply reads zeros there.
                 Ok(0) => return Err(NotSent),
                 Ok(count) => rest -= count,
                 Err(Errno::INTR) => {}

@@ -240,6 +240,7 @@ impl Pool {
         if !(self.unread)() {
             return self.crowded_reads.store(0, Ordering::Relaxed);
         }
+        // Also when no reader is added: those there are must not leave while requests are unread.
         self.crowded_at.store(self.micros(), Ordering::Relaxed);
         if self.crowded_reads.fetch_add(1, Ordering::Relaxed) + 1 < CROWDED_READS {
             return;
@@ -275,8 +276,10 @@ impl Pool {
     fn release(self: &Arc<Pool>) {
         let mut roster = self.roster.lock();
         roster.permits += 1;
+        let readers = self.readers.load(Ordering::Relaxed);
+        assert!(roster.permits <= readers, "{} permits are free, of {readers}", roster.permits);
         // Others read: whoever comes back finds its permit.
-        if roster.closing || roster.permits < self.readers.load(Ordering::Relaxed) {
+        if roster.closing || roster.permits < readers {
             return;
         }
         self.hand_out(roster);
@@ -295,6 +298,7 @@ impl Pool {
     }
 
     fn spawn(self: &Arc<Pool>, number: u16) -> io::Result<()> {
+        // Made before the thread: it gives the number back if there is no thread.
         let mut target = Target { pool: Arc::clone(self), number, has_begun: false };
         let builder = thread::Builder::new().name(format!("mount-{number}")).stack_size(STACK);
         let work = move || {
@@ -318,6 +322,7 @@ impl Pool {
             self.thread_ended.wait(&mut roster);
         }
         drop(roster);
+        // Also here: threads that panicked have not called `close`.
         self.handover.close();
         let looker = self.looker.lock().take();
         // A thread that panicked has said so.
@@ -328,6 +333,7 @@ impl Pool {
 impl Roster {
     /// Takes the lowest free thread number.
     fn enrol(&mut self, threads_max: usize) -> Option<u16> {
+        // The lowest: few threads use few channels, each of which has a record at every node it has changed.
         let number = self.live.trailing_ones();
         if number as usize >= threads_max {
             return None;

@@ -124,6 +124,7 @@ pub fn for_the_kernel(errno: Errno) -> Errno {
 
 /// Errors that say something about the formation rather than about the request.
 pub fn warn_of(error: &FsError, op: Opcode, nodeid: u64) {
+    // ENOENT, EACCES and the like are answers to programs, of which a log would have one for each.
     let grave = matches!(error.errno(), Errno::EIO | Errno::ETIMEDOUT | Errno::ENOTCONN | Errno::EPROTO);
     if grave {
         log::warn!(why:% = error; "{} of inode {nodeid:016x}", op.name());

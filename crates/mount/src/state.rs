@@ -116,6 +116,7 @@ impl MountState {
         if header.identity != identity {
             return Err(StateError::Alien("that of another mount"));
         }
+        // Never 0, which stands for a state that nobody has served yet.
         header.incarnation = header.incarnation.wrapping_add(1).max(1);
         let state = MountState { file, header };
         state.write_header()?;
@@ -193,6 +194,7 @@ impl MountState {
         while at < end {
             let mut bytes = vec![0; (UNUSED * SLOT_LEN).min((end - at) as usize)];
             self.file.read_exact_at(&mut bytes, at)?;
+            // The file is as long as its last page of content: without an end to the search all of it would be read.
             if bytes.iter().all(|byte| *byte == 0) {
                 break;
             }
@@ -265,6 +267,7 @@ fn decode_header(bytes: &[u8; HEADER_LEN]) -> Result<Header, StateError> {
     if !bytes.starts_with(&MAGIC) {
         return Err(StateError::Alien("not a state of a mount"));
     }
+    // The check comes before the version: of a damaged header nothing can be believed.
     if long(bytes, CHECK_AT) != fnv1a(&bytes[..CHECK_AT]) {
         return Err(StateError::Alien("damaged"));
     }
@@ -294,6 +297,7 @@ fn encode_slot(slot: &Slot) -> [u8; SLOT_LEN] {
 fn decode_slot(bytes: &[u8; SLOT_LEN]) -> Result<Slot, StateError> {
     let in_use = match word(bytes, 20) {
         0 => false,
+        // Inode 0 is none: a slot in use without a file was not written here.
         1 if long(bytes, 0) != 0 => true,
         _ => return Err(StateError::Alien("damaged in its slots")),
     };

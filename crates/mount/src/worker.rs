@@ -86,17 +86,19 @@ impl<'a, F: FileSystem> Worker<'a, F> {
             return;
         };
         let Some(op) = Opcode::from_number(header.opcode) else {
+            // A kernel that is newer than this: it does without the operation from then on.
             return self.session.channel.reply_error(header.unique, Errno::ENOSYS);
         };
         self.session.stats.count(op);
         if op.is_waited_for() {
             self.session.cached_attrs.hears_from(header.pid);
             // A cut looks for itself.
-            if !matches!(op, Opcode::Write | Opcode::SetAttr) {
+            if op != Opcode::SetAttr {
                 self.session.failed_writes.take(header.pid, Ino(header.nodeid));
             }
         }
         let _release = (op == Opcode::Release).then(|| self.session.releases.begin());
+        // Before it is served: whatever has been begun is failed by the next daemon, rather than left.
         let noted = op.expects_reply() && self.session.note_in_flight(self.channel, header.id());
         self.session.interrupts.begin(&self.current, &header, op);
         let outcome = catch_unwind(AssertUnwindSafe(|| self.answer(len, &header, op)));
@@ -107,6 +109,7 @@ impl<'a, F: FileSystem> Worker<'a, F> {
             true => self.session.held_lookups.served(header.pid, op, Instant::now()),
             false => Vec::new(),
         };
+        // Decided before the answer: of this and the watcher one answers, under the lock of the request's place.
         if self.session.interrupts.end(&self.current, self.thread, op) {
             self.conclude(&header, op, &outcome);
         } else {
@@ -120,13 +123,18 @@ impl<'a, F: FileSystem> Worker<'a, F> {
 
     fn answer(&mut self, len: usize, header: &Header, op: Opcode) -> FsResult<Answer> {
         let (header_in, body) = Header::split(self.buffer.request(len))?;
-        debug_assert_eq!(header_in.unique, header.unique);
+        assert_eq!(
+            header_in.unique, header.unique,
+            "the buffer has another request than the one that is served"
+        );
+        // Also what a request has left that panicked.
         self.reply.clear();
         bivouac_client::on_behalf_of(header.pid, caller::process);
         let mut input = Reader::new(body);
         if op == Opcode::Read {
             let request = serve::ReadIn::decode(&mut input)?;
             if request.read_flags & flags::READ_LOCKOWNER == 0 {
+                // Before the content is read, so that a write which ends later drops the page.
                 self.session.page_cache.note_read(Ino(header.nodeid));
                 self.session.laminated_pages.note_read(Handle(request.fh));
             }

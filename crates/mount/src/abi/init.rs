@@ -12,6 +12,8 @@ const PAGE: u32 = 4096;
 /// Asynchronous requests that the kernel keeps in flight; its default of 12 starves deep queues.
 const BACKGROUND_MAX: u16 = 64;
 const BACKGROUND_CONGESTED: u16 = 48;
+/// Length of a `fuse_init_out`, in bytes.
+const INIT_LEN: usize = 64;
 
 /// Smallest and largest payload of one write, in bytes. `max_pages` of the reply has 16 bits.
 pub const MAX_WRITE_RANGE: std::ops::RangeInclusive<u32> = PAGE..=(1 << 24);
@@ -65,6 +67,7 @@ impl InitRequest {
         }
         let max_readahead = input.u32()?;
         let low = u64::from(input.u32()?);
+        // Kernels before 5.17 send a shorter structure, without the upper half.
         let high = if low & flag::INIT_EXT != 0 { u64::from(input.u32()?) } else { 0 };
         Ok(InitRequest { major, minor, max_readahead, flags: low | high << 32 })
     }
@@ -112,6 +115,7 @@ impl Negotiated {
         let max_write = preferences.max_write.clamp(*MAX_WRITE_RANGE.start(), *MAX_WRITE_RANGE.end());
         Negotiated {
             minor: request.minor.min(MINOR_MAX),
+            // What the kernel does not offer it does not do, and `has` must not say that it does.
             flags: request.flags & (WANTED | plus),
             max_write: max_write / PAGE * PAGE,
             max_readahead: request.max_readahead,
@@ -126,6 +130,7 @@ impl Negotiated {
 
     /// Appends `fuse_init_out`.
     pub fn encode(&self, out: &mut Reply) {
+        let begin = out.as_bytes().len();
         out.u32(MAJOR);
         out.u32(self.minor);
         out.u32(self.max_readahead);
@@ -138,13 +143,16 @@ impl Negotiated {
         out.u16(0);
         out.u32((self.flags >> 32) as u32);
         out.zeros(28);
+        assert_eq!(out.as_bytes().len() - begin, INIT_LEN, "a fuse_init_out has the kernel's length");
     }
 
     /// Appends the answer to a kernel with a newer major version, which asks again with ours.
     pub fn encode_version_only(out: &mut Reply) {
+        let begin = out.as_bytes().len();
         out.u32(MAJOR);
         out.u32(MINOR_MAX);
         out.zeros(56);
+        assert_eq!(out.as_bytes().len() - begin, INIT_LEN, "a fuse_init_out has the kernel's length");
     }
 }
 

@@ -12,6 +12,8 @@ const ADVISED_BLOCK: u32 = 1 << 16;
 
 /// Length of a `fuse_attr`, in bytes.
 const ATTR_LEN: usize = 88;
+/// Length of a `fuse_statfs_out`, in bytes.
+const STATFS_LEN: usize = 80;
 
 /// Inodes that are shown as free: as many as one node can number.
 const INODES_FREE: u64 = 1 << limits::INO_COUNTER_BITS;
@@ -124,6 +126,7 @@ impl Reply {
 
     /// Appends `fuse_statfs_out`.
     pub fn statfs_out(&mut self, fs: &StatFs) {
+        let begin = self.bytes.len();
         let files_free = fs.files_free.min(INODES_FREE);
         let files = fs.files.saturating_add(files_free);
         for count in [fs.blocks, fs.blocks_free, fs.blocks_free, files, files_free] {
@@ -133,6 +136,7 @@ impl Reply {
             self.u32(word);
         }
         self.zeros(28);
+        assert_eq!(self.bytes.len() - begin, STATFS_LEN, "a fuse_statfs_out has the kernel's length");
     }
 
     /// Appends `fuse_ioctl_out` with its data.
@@ -174,6 +178,7 @@ impl Reply {
         if fits {
             match attr {
                 Some(attr) => self.entry_out(attr, validity),
+                // Node id 0: the kernel makes no dentry, and counts no look-up that it would FORGET.
                 None => self.zeros(ENTRY_LEN),
             }
             self.dirent_unchecked(entry);

@@ -101,6 +101,7 @@ pub fn mount_fuse_at(
 pub fn unmount(dir: &Path) -> Result<(), AttachError> {
     let flags = UnmountFlags::NOFOLLOW;
     let result = match rustix::mount::unmount(dir, flags) {
+        // Not detached at once: a plain unmount is over when it returns.
         Err(Errno::BUSY) => rustix::mount::unmount(dir, flags | UnmountFlags::DETACH),
         other => other,
     };
@@ -128,6 +129,7 @@ fn mount_point_error(dir: &Path, error: io::Error) -> AttachError {
     match Errno::from_io_error(&error) {
         Some(Errno::NOENT) => AttachError::Missing(dir.into()),
         Some(Errno::NOTDIR) => AttachError::NotADirectory(dir.into()),
+        // What a FUSE mount says whose device nobody has open any more.
         Some(Errno::NOTCONN | Errno::CONNABORTED) => AttachError::Stale(dir.into()),
         _ => AttachError::Other(dir.into(), error),
     }

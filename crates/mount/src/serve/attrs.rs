@@ -44,6 +44,7 @@ pub fn setattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = SetAttrIn::decode(&mut call.input)?;
     let mut set = changes(&request);
     let failed = call.session.failed_writes.take(call.header.pid, call.ino());
+    // Only with a handle: the kernel's own cut has one, `truncate` of a path has none.
     if let (Some(size), Some(known), true) = (set.size, failed, request.valid & valid::FH != 0) {
         match known {
             Some(known) if size >= known => return resize_uncut(call, size, known),
@@ -61,11 +62,13 @@ pub fn setattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let may_have_set_id = request.valid & valid::FH == 0
         || set.size.is_none()
         || call.session.opens.may_have_set_id(Handle(request.fh)).is_some();
+    // The home knows no groups of the caller, on which it depends whether set-group-id stays.
     if request_kills && may_have_set_id {
         set.mode = mode_of_a_stranger(&call, call.ino())?;
     }
     let attr = call.session.fs.setattr(&call.ctx(), call.ino(), &set)?;
     if set.mode.is_some_and(|mode| mode & (mode::SETUID | mode::SETGID) != 0) {
+        // For all files: which handles are of this one is not looked for, as bits are set seldom.
         call.session.opens.may_have_gained_set_id();
     }
     let validity = call.attr_validity(&attr);

@@ -44,6 +44,7 @@ pub fn ioctl<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let formation = call.session.formation.as_ref().filter(|_| is_for_others);
     let identity = formation
         .and_then(|formation| FileIdentity { ino: call.ino(), formation: Arc::clone(formation) }.to_bytes());
+    // ENOTTY is what any other file system says to this: the program goes on through the mount.
     let Some(identity) = identity else { return Err(FsError::new(Errno::ENOTTY)) };
     call.out.ioctl_out(&identity);
     Ok(Answer::Reply)

@@ -33,6 +33,7 @@ fn copy<F: FileSystem>(mut call: Call<'_, F>, len_max: u64) -> FsResult<(&mut cr
         len: request.len.min(len_max),
     };
     let handle = Handle(request.fh_out);
+    // Before the bits are dropped: behind that nothing shows that the kernel knows an old mode.
     let may_have_set_id = call.session.opens.may_have_set_id(handle);
     // The kernel does not say here whether the caller may keep the bits.
     if call.header.uid != 0 {
@@ -40,6 +41,7 @@ fn copy<F: FileSystem>(mut call: Call<'_, F>, len_max: u64) -> FsResult<(&mut cr
     }
     let copied = call.session.fs.copy(&call.ctx(), &job);
     if let Some(as_of) = may_have_set_id {
+        // Whatever came of it: a copy that fails may have copied a part.
         content_changed(call.session, job.to, handle, as_of);
     }
     Ok((call.out, copied?))

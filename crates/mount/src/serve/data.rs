@@ -64,6 +64,7 @@ pub fn create<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let opened = call.session.fs.create(&call.ctx(), call.ino(), name, &new, exclusive, truncate)?;
     let open_flags = if opened.existed { request.open_flags } else { 0 };
     let handle = register(&call, &opened.attr, request.flags, open_flags)?;
+    // A directory of that name may have been moved away by another mount.
     call.session.directory_names.is_none((call.ino(), entry_hash(call.ino(), name)));
     let of_attr = call.attr_validity_of(&opened.attr, Some(handle));
     let validity = Validity { entry_ms: call.entry_ms(name), ..of_attr };
@@ -155,6 +156,7 @@ pub fn send<F: FileSystem>(
     let max = session.negotiated.max_write as usize;
     let mut send = |file: BorrowedFd<'_>, offset, len| {
         let Some(made) = pipe.take().or_else(|| Pipe::new(max).ok()) else { return false };
+        // Looked at before anything is in the pipe: one that is empty still can be used again.
         let fits = made.takes(len);
         let sent = fits && session.channel.reply_from(header.unique, &made, (file, offset, len)).is_ok();
         // What is left in it after a failure goes with it.
@@ -205,6 +207,7 @@ pub fn write<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
         if let Err(error) = channel.drop_pages(ino.0, offset, dropped) {
             log::warn!(why:% = error; "the kernel may show old content of inode {ino} in mappings");
         }
+        // Behind the notification: what that has the kernel write back must still leave the new bytes out.
         drop(direct);
         channel.reply(unique, &body);
     });
@@ -228,6 +231,7 @@ fn fail_direct<F: FileSystem>(
         }
     };
     let (failed_writes, thread) = (Arc::clone(&session.failed_writes), call.header.pid);
+    // Before the answer, which the kernel's cut may follow at once.
     failed_writes.note(thread, ino, size);
     warn_of(&error, Opcode::Write, ino.0);
     // What the kernel writes back from now on is as new as what the failed write has left.
@@ -314,6 +318,7 @@ pub fn drop_set_id_once<F: FileSystem>(call: &Call<'_, F>, ino: Ino, handle: Han
 pub fn content_changed<F: FileSystem>(session: &Session<F>, ino: Ino, handle: Handle, as_of: u64) {
     forget_mode(session, ino);
     let has_none = |attr: &Attr| attr.mode & (mode::SETUID | mode::SETGID) == 0;
+    // `drop_set_id_once` may have found out already, which spares the look at the mode.
     if session.opens.may_have_set_id(handle).is_some()
         && session.fs.getattr_cached(ino).is_ok_and(|a| has_none(&a))
     {

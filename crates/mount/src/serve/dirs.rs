@@ -47,6 +47,7 @@ type AppendEntry = fn(&mut Reply, &DirEntry, usize, Validity) -> bool;
 
 fn list<F: FileSystem>(mut call: Call<'_, F>, with_attrs: bool, put: AppendEntry) -> FsResult<Answer> {
     let request = ReadIn::decode(&mut call.input)?;
+    // The size is a number from the device, and becomes the length of a request to the home.
     let limit = (request.size as usize).min(call.session.negotiated.max_write as usize);
     for entry in dots(&call, request.offset)? {
         if !put(call.out, &entry, limit, Validity::default()) {

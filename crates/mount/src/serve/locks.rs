@@ -57,6 +57,7 @@ pub fn flush<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = FlushIn::decode(&mut call.input)?;
     let sent = call.session.fs.send_unsent(call.ino());
     call.session.fs.unlock_owner(call.ino(), request.lock_owner);
+    // Unlocked whatever became of the content: nobody else unlocks for a process that has closed the file.
     sent.and_then(|()| call.session.fs.save_at_close(call.ino())).map(|()| Answer::Reply)
 }
 

@@ -100,6 +100,7 @@ impl<F: FileSystem> Call<'_, F> {
 }
 
 fn millis(duration: Duration) -> u64 {
+    // Rounded down: the kernel must not cache for longer than the lease allows.
     u64::try_from(duration.as_millis()).unwrap_or(0)
 }
 

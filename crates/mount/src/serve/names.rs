@@ -28,6 +28,7 @@ pub fn lookup<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     match call.session.fs.lookup_cached(call.ino(), name) {
         Ok(attr) => {
             let of = (call.ino(), entry_hash(call.ino(), name));
+            // Only for those that were overtaken: an open for each LOOKUP would be a request for each.
             let attr = if call.session.held_lookups.looks_again(call.header.pid, of, Instant::now()) {
                 match hold(&call, name, attr) {
                     Err(error) if error.errno() == Errno::ENOENT => return absent(call, name, look),
@@ -143,6 +144,7 @@ fn move_entry<F: FileSystem>(mut call: Call<'_, F>, new_parent: Ino, flags: u32)
     let both = [(old, new), (new, old)];
     let exchanges = flags & RENAME_EXCHANGE != 0;
     let moves = if exchanges { &both[..] } else { &both[..1] };
+    // Kept over the rename: what is told of the old name in between would move to the new one.
     let _moving = call.session.cached_names.moving(moves);
     call.session.fs.rename(&call.ctx(), call.ino(), name, new_parent, new_name, flags)?;
     let (from, to) = (DirectoryName::new(old, name), DirectoryName::new(new, new_name));
