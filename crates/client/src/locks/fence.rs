@@ -6,7 +6,7 @@
 //! - is begun only if the home still knows of the locks, once there is any doubt of that;
 //! - is not begun if the home is dead to this side: it may be that only this side is cut off.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,24 +22,40 @@ use crate::fencing_token::FencingScope;
 #[derive(Debug, Default)]
 pub(crate) struct HomesInDoubt {
     any: AtomicBool,
-    homes: Mutex<HashSet<NodeId>>,
+    doubts: Mutex<Doubts>,
+}
+
+#[derive(Debug, Default)]
+struct Doubts {
+    /// Number of the last doubt.
+    last: u64,
+    /// Each home with the number of its last doubt.
+    homes: HashMap<NodeId, u64>,
 }
 
 impl HomesInDoubt {
     /// Notes that a home may have dropped what this client has locked there.
     pub(crate) fn add(&self, home: NodeId) {
-        self.homes.lock().insert(home);
+        let mut doubts = self.doubts.lock();
+        doubts.last += 1;
+        let number = doubts.last;
+        doubts.homes.insert(home, number);
         self.any.store(true, Ordering::Release);
     }
 
-    fn has(&self, home: NodeId) -> bool {
-        self.any.load(Ordering::Acquire) && self.homes.lock().contains(&home)
+    /// Returns the number of the last doubt about a home, if there is one.
+    fn of(&self, home: NodeId) -> Option<u64> {
+        if self.any.load(Ordering::Acquire) { self.doubts.lock().homes.get(&home).copied() } else { None }
     }
 
-    fn remove(&self, home: NodeId) {
-        let mut homes = self.homes.lock();
-        homes.remove(&home);
-        self.any.store(!homes.is_empty(), Ordering::Release);
+    /// Removes a doubt that was cleared up, unless there is a later one: the home may have dropped locks since it was
+    /// asked.
+    fn remove(&self, home: NodeId, number: u64) {
+        let mut doubts = self.doubts.lock();
+        if doubts.homes.get(&home) == Some(&number) {
+            doubts.homes.remove(&home);
+        }
+        self.any.store(!doubts.homes.is_empty(), Ordering::Release);
     }
 }
 
@@ -60,6 +76,7 @@ impl LockDesk {
     /// # Errors
     /// `EIO` when what this client had locked of the file is lost, or may be.
     pub(crate) fn guard(&self, ino: Ino) -> FsResult<FencingScope> {
+        // Every write comes by here, and most programs lock nothing.
         if !self.used.load(Ordering::Acquire) {
             return Ok(FencingScope::with(0));
         }
@@ -70,8 +87,8 @@ impl LockDesk {
         }
         let home = self.connections.home(ino)?;
         self.check_reach(home, ino)?;
-        if self.doubts.has(home) {
-            self.verify(home)?;
+        if let Some(doubt) = self.doubts.of(home) {
+            self.verify(home, doubt)?;
         }
         match self.state.lock().lost.contains(&ino) {
             true => Err(lost(ino, DROPPED)),
@@ -109,8 +126,9 @@ impl LockDesk {
         }
     }
 
-    /// Asks a home which locks this client still has there; files of which it has none any more are lost to it.
-    fn verify(&self, home: NodeId) -> FsResult<()> {
+    /// Clears up a doubt: asks a home which locks this client still has there; files of which it has none any more are
+    /// lost to it.
+    fn verify(&self, home: NodeId, doubt: u64) -> FsResult<()> {
         let before = self.state.lock().certain.files(home, &self.connections.map);
         let held = self.held(home)?;
         let mut state = self.state.lock();
@@ -121,7 +139,8 @@ impl LockDesk {
             }
         }
         drop(state);
-        self.doubts.remove(home);
+        // Last: a write that begins meanwhile asks as well, rather than go on unchecked.
+        self.doubts.remove(home, doubt);
         Ok(())
     }
 }
