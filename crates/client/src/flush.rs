@@ -155,6 +155,7 @@ pub fn flush_target(
     }
     // What was renamed is needed there until it is flushed under its new name.
     let has_left = !outcome.failed.is_empty();
+    // What is left now is tried again behind the files, and is reported then.
     outcome.failed.clear();
     outcome.add(carry_out(client, target, &plan, options, has_left)?);
     Ok(outcome)
@@ -219,6 +220,7 @@ fn carry_out(
 ) -> FsResult<FlushOutcome> {
     let mut outcome = FlushOutcome::default();
     let levels = by_depth(&plan.dirs);
+    // Level by level: a directory is made in the one above it.
     for dirs in &levels {
         for (dir, flushed) in at_once(options.jobs, dirs, |dir| client.site.flush_open(dir)) {
             take(&mut outcome, target, dir, flushed, true);
@@ -273,11 +275,17 @@ fn at_once<'a>(
     };
     std::thread::scope(|scope| {
         for _ in 1..jobs.min(all.len()) {
-            scope.spawn(work);
+            // Not `scope.spawn`, which panics where the system has no thread: those there are do all of it then.
+            if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, work) {
+                log::debug!(why:% = error; "fewer files are flushed at the same time");
+                break;
+            }
         }
         work();
     });
-    results.into_inner().unwrap_or_else(PoisonError::into_inner)
+    let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    assert_eq!(results.len(), all.len(), "each file that is to be flushed has an outcome");
+    results
 }
 
 fn take(

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use bivouac_types::limits::CLIENT_CHANNELS_MAX;
 use bivouac_types::{Errno, FsError, FsResult};
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
@@ -34,6 +35,7 @@ pub struct Change<'m> {
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
+        // The last one freed is the next one used: nodes keep a record for each channel that was ever used.
         self.member.channels.lock().free.push(self.ctx.channel);
     }
 }
@@ -69,11 +71,12 @@ impl Member {
         let mut channels = self.channels.lock();
         let channel = match channels.free.pop() {
             Some(channel) => channel,
-            None => {
-                let next = channels.made;
-                channels.made = next.checked_add(1).ok_or(Errno::EAGAIN)?;
-                next
+            // Nodes refuse what comes on a higher channel.
+            None if channels.made < CLIENT_CHANNELS_MAX => {
+                channels.made += 1;
+                channels.made - 1
             }
+            None => return Err(Errno::EAGAIN.into()),
         };
         drop(channels);
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());

@@ -61,6 +61,7 @@ impl SpreadDirCache {
     fn look(&self, ino: Ino) -> Result<Attr, Changes> {
         let mut dirs = self.dirs.lock();
         if dirs.len() >= SPREAD_KNOWN_MAX && !dirs.contains_key(&ino) {
+            // Room for this one; the others cost a question each.
             dirs.clear();
         }
         self.any.store(true, Ordering::Release);
@@ -74,7 +75,10 @@ impl SpreadDirCache {
     /// Returns the home's answer to who had changed so much when it was asked.
     fn keep(&self, attr: Attr, before: Changes, asked: Instant) -> Attr {
         let mut dirs = self.dirs.lock();
-        let dir = dirs.entry(attr.ino).or_default();
+        // Cleared since the look: what was counted until then is not in the counts of today.
+        let Some(dir) = dirs.get_mut(&attr.ino).filter(|dir| dir.changes.count >= before.count) else {
+            return attr;
+        };
         // The answer may be from before or after that change: shown once, and not kept.
         if dir.changes.unknown != before.unknown {
             return attr;
