@@ -69,6 +69,7 @@ impl Connections {
     /// Directs requests to nodes that have moved, if this map is newer. Returns true if it is.
     pub fn take_map(&self, map: &Arc<FormationMap>) -> bool {
         let mut newest = self.newest.lock();
+        // Under the lock: of two maps at a time the older one must not redirect behind the newer.
         if let Err(why) = map.check_succeeds(&newest) {
             log::debug!(why:% = why; "a map is not taken");
             return false;
@@ -261,6 +262,7 @@ pub fn address_of(entry: &NodeEntry, here: Option<&NodeEntry>) -> Address {
 /// Draws the first number of this process's requests. Nodes keep the replies to earlier processes of a client by
 /// number, and a request that had the number of such a one would not be carried out.
 fn first_number() -> u64 {
+    // Unlike a count it needs no place that outlives the process.
     let drawn = getrandom::u64().unwrap_or_else(|error| {
         log::warn!(why:% = error; "numbers of requests begin at the clock's");
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

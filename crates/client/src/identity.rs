@@ -1,5 +1,5 @@
 //! Identity of an open file or directory, which a mount returns for [`IDENTIFY`]: enough to reach the same file without
-//! the mount. Enough to reach the same file without the mount.
+//! the mount.
 //!
 //! ```text
 //! offset 0   magic        8  "BVKfile1"

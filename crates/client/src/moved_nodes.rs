@@ -46,6 +46,7 @@ impl MapSeeker {
         let count = connections.map.nodes.len();
         // Everybody would ask the first nodes otherwise.
         let others = (1..count).map(|step| NodeId(((usize::from(away.0) + step) % count) as u16));
+        // The own node first: to ask it takes no message.
         let own = connections.local.filter(|own| *own != away);
         for node in own.into_iter().chain(others.filter(|other| Some(*other) != own)).take(ASKED_MAX) {
             match connections.try_asking::<op::GetMap>(node, &(), ASK_MS) {
@@ -56,6 +57,7 @@ impl MapSeeker {
                 Err(error) => log::debug!(why:% = error; "{node} does not say where {away} is"),
             }
         }
+        // From the end of the search on: nodes that do not answer have taken time of their own.
         *next = Some(Instant::now() + LOOK_PAUSE);
     }
 }

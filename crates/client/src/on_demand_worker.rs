@@ -32,6 +32,7 @@ impl OnDemandWorker {
         // Pairs with the fence in `rest`: either this sees that the thread rests, or the thread sees what was queued
         // before this.
         fence(Ordering::SeqCst);
+        // Without the lock: mostly the thread has been called already, by whoever came before.
         if self.called.load(Ordering::Relaxed) {
             return true;
         }
@@ -66,6 +67,7 @@ impl OnDemandWorker {
         if is_called() && !state.ends {
             self.bell.wait_for(&mut state, time());
         }
+        // Under the same lock as `call`: whoever calls behind this finds no thread, and starts one.
         state.runs = is_called() && !state.ends;
         state.runs
     }

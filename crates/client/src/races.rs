@@ -156,6 +156,7 @@ impl AccessReporter {
     }
 
     fn send(&self) {
+        // Taken before the events: two threads would otherwise report theirs in any order.
         let _turn = self.sending.try_lock().unwrap_or_else(|| {
             bivouac_net::before_waiting();
             self.sending.lock()
@@ -163,9 +164,11 @@ impl AccessReporter {
         let PendingEvents { events, processes, is_incomplete, .. } =
             std::mem::take(&mut *self.pending.lock());
         if events.is_empty() {
+            // Taken with the events, and there are none to report it with.
             self.pending.lock().is_incomplete |= is_incomplete;
             return;
         }
+        // So that `Leave` reaches the detector, which forgets the client then.
         self.connections.note_kept_at(self.detector);
         let request = ReportAccessesRequest { host: self.host.clone(), is_incomplete, processes, events };
         if let Err(error) = self.connections.try_asking::<op::ReportAccesses>(self.detector, &request, 0) {

@@ -37,12 +37,14 @@ impl SpaceReclaimer {
 
     /// Asks all nodes to free removed files now, after sending them this client's latest closes.
     fn reclaim(&self) {
+        // Without its names a file keeps its content until its last close is known.
         self.closings.iter().for_each(|closings| closings.send(None));
         let asked = self.connections.node_ids().filter_map(|node| {
             let transport = self.connections.transport(node).ok()?;
             let frame = self.connections.attempt(WAIT_MS);
             Some((node, bivouac_net::start::<op::MakeRoom>(transport, frame, &(), &[])))
         });
+        // All at once: the program waits for the slowest, and not for the sum.
         for (node, asked) in asked.collect::<Vec<_>>() {
             if let Err(error) = asked.finish(&mut []) {
                 log::info!(why:% = error; "{node} does not say that it has removed what nobody needs");

@@ -1,5 +1,5 @@
-//! Range tokens: what makes calls on files under the strict contract atomic. [`KeptTokens`] is the machine; here are its
-//! lock, its messages and who waits.
+//! Range tokens: what makes calls on files under the strict contract atomic. [`KeptTokens`] is the machine; here are
+//! its lock, its messages and who waits.
 //!
 //! A call on an open file that is not strict passes through without a message or a wait. All is decided by what the
 //! client knows of the file, which has an epoch: whoever goes on while a file gets another contract, or loses its
@@ -303,6 +303,7 @@ impl Tokens {
                 // Half of it may be done: it goes on in front of all others, unless something was lost.
                 Err(error) if error.errno() == Errno::ERESTART => {
                     is_begun = is_covered;
+                    // One may have been had and not the other: nobody keeps one while it waits for the other.
                     if !is_covered {
                         (first, second) = (None, None);
                     }
@@ -349,6 +350,7 @@ impl Tokens {
         mut act: impl FnMut(Access, u64) -> FsResult<T>,
     ) -> FsResult<T> {
         loop {
+            // It may be too small, which only covers more, or too great, which the home refuses.
             let size = self.homes.size_heard(ino).unwrap_or(0);
             let call = CallRange::write(ino, ByteRange::from(size)).of(ctx);
             let outcome = self.covered(call, |file| match act(file, size) {
@@ -498,6 +500,7 @@ impl Tokens {
             // Read before the question: what is granted to one from before a reclaim does not count.
             let reclaims = self.table.lock().homes.entry(home).or_default().reclaims;
             let taken = self.connections.ask::<op::TakeTokens>(home, &request)?;
+            // Also where nothing is granted: the file may not be strict any more.
             let known = self.homes.told(&taken.attr);
             let Some(TokenGrant { life, serial, ranges }) = taken.grant else {
                 if self.contract(&known)? != Contract::Strict {
@@ -509,6 +512,7 @@ impl Tokens {
                     (life, state.holder.queued(ino, call))
                 };
                 self.table.changed.notify_all();
+                // Not under the lock: a recall may come before the answer, and must not wait for it.
                 self.give_back(home, life, given);
                 if !waits {
                     return Err(Errno::ERESTART.into());
@@ -611,8 +615,6 @@ impl Tokens {
         let recalled = || [vec![request.required], request.desired.clone()].concat();
         let mut state = self.table.lock();
         let life = self.connections.home(request.ino).ok().and_then(|home| state.homes.get(&home).copied());
-        // Granted to an earlier process of this client, which the home will hear of; or by an earlier daemon of the
-        // home, or an answer of this one is on its way.
         let epoch = state.holder.epoch(request.ino);
         // Until its home has fenced it.
         let is_untold = state.untold.get(&request.ino) == Some(&epoch);
@@ -623,6 +625,8 @@ impl Tokens {
         if has_nothing {
             return RecalledTokens { kept: Vec::new(), gives_back: false };
         }
+        // Granted to an earlier process of this client, which the home will hear of; or by an earlier daemon of the
+        // home, or an answer of this one is on its way.
         if is_untold || life.is_none_or(|home| home.is_reclaiming || home.life != request.life) {
             return RecalledTokens { kept: recalled(), gives_back: false };
         }
@@ -698,6 +702,7 @@ impl TokenTable {
         let is_there = |ino: Ino| map.home(ino) == Some(node);
         let (Home { life, seen, .. }, tokens) = {
             let mut state = self.lock();
+            // Nothing was asked of it: then there is nothing to reclaim.
             let Some(home) = state.homes.get_mut(&node) else { return Ok(()) };
             // Before the tokens are read: what is granted from now on is not among them, and is asked for again.
             home.reclaims += 1;

@@ -74,6 +74,8 @@ impl<'a> Connector<'a> {
         let (doubts, tokens) = (self.doubts.cloned(), Arc::clone(&self.tokens));
         peer.on_reconnect(move |node: NodeId, transport: &dyn Transport| -> Result<(), NetError> {
             if let Some(doubts) = doubts.as_ref().and_then(|doubts| doubts.get()) {
+                // Before anything is sent over the new connection: a write behind it looks whether its locks are still
+                // there.
                 doubts.add(node);
             }
             // Before what is open: from then on the home takes this client for heard.

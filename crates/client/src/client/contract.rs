@@ -42,6 +42,7 @@ impl Client {
         flags: u32,
     ) -> FsResult<Attr> {
         let before = self.getattr(ino)?;
+        // The kernel lets any user with write permission set `user.` attributes.
         if ctx.uid != 0 && ctx.uid != before.uid {
             let text = format!("the contract of inode {ino} is changed by its owner {} or root", before.uid);
             return Err(FsError::with(Errno::EPERM, text));
@@ -55,7 +56,9 @@ impl Client {
     fn laminate(&self, ctx: &OpCtx, ino: Ino, flags: u32, tries: u32) -> FsResult<Attr> {
         let contract = Some(Contract::Laminated);
         let mut request = SetContractRequest { ino, contract, digest: None, flags };
+        // Without a lock: a digest may take minutes, and writers are not to wait for it.
         for _ in 0..DIGEST_TRIES {
+            // A new round: the home says again which data version is to be read.
             request.digest = None;
             let ready = self.change_contract(ctx, &request, tries)?;
             if ready.is_laminated() {

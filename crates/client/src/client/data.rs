@@ -84,6 +84,7 @@ impl Client {
             // Others would see what was written before it turns out that not all can be shown.
             return Ok(None);
         }
+        // For all of the call: each of its messages carries the token of the moment when it began.
         let _fenced = is_write.then(|| self.locks.guard(ino)).transpose()?;
         let range = ByteRange::at(offset, len as u64);
         let call = if is_write { CallRange::write(ino, range) } else { CallRange::read(ino, range) };
@@ -199,6 +200,7 @@ impl Client {
         if end > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
         }
+        // Targets copy what they have: what is unsent here would be missing in the copy.
         self.sessions.send_unsent(copy.from)?;
         let copied = self.covered_copy(ctx, copy, end)?;
         let len = usize::try_from(copied).unwrap_or(usize::MAX);
@@ -239,6 +241,7 @@ impl Client {
             self.sessions.past_pages(ino, || self.content.fallocate(ctx, file, mode, offset..end))
         })?;
         self.content.count_holes(ino);
+        // A reservation changes no byte that another client could read.
         if mode & CHANGES_CONTENT != 0 {
             self.changed_at_once(ino, ByteRange { start: offset, end });
         }
@@ -271,12 +274,14 @@ impl Client {
     pub fn fsync(&self, ino: Ino, _data_only: bool) -> FsResult<()> {
         self.sessions.send_unsent(ino)?;
         let attr = self.homes.attr(ino)?;
+        // Before the records are synced: the number of holes is one of them.
         if self.known.take_filled(ino) {
             self.content.count_holes(ino);
         }
         if attr.is_file() {
             self.content.sync(&attr)?;
         }
+        // Behind the content: a size that survives a power failure must not be that of bytes that do not.
         self.connections.ask::<op::SyncRecords>(self.connections.home(ino)?, &())?;
         if attr.is_file() {
             self.report([RaceEvent::Publish(ino), RaceEvent::Refresh(ino, Refresh::Sync)]);

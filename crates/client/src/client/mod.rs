@@ -172,6 +172,7 @@ impl Client {
         let here = || local.as_ref().map(|node| Arc::new(here(node)) as Arc<dyn Transport>);
         let transport = |peer: Option<Arc<Peer>>| peer.map(|peer| peer as Arc<dyn Transport>).or_else(here);
         let nodes: Vec<_> = peers.into_iter().filter_map(transport).collect();
+        // The own node hears of a close by a call: that queue stays empty.
         let closings = Some(Closings::new(options.id, Arc::clone(&known), &nodes));
         let (local, files) = local.map(|node| ((node.id, node.liveness), node.files)).unzip();
         let keeper = keeper.map(|(keeper, _)| keeper);
@@ -212,6 +213,7 @@ impl Client {
         };
         let nodes = (0..).zip(&map.nodes).map(connect).collect();
         let identity = Identity { auth: auth.clone(), client: options.id, lane: LaneKind::Client, epoch: 0 };
+        // A number of its own, so that a node calls this process back for its own changes as well.
         let looks = Identity { client: options.id.of_cache(), ..identity.clone() };
         let entries = Some(EntryCache::new(Arc::clone(&map), &here, &looks));
         let direct = Direct::with(known, here, &identity, options.wait);
@@ -253,6 +255,7 @@ impl Client {
         let partitions = Arc::new(Partitions::new(connections.clone()));
         let homes = Arc::new(Homes::new(connections.clone(), known.clone(), partitions.clone()));
         let reclaimer = SpaceReclaimer { connections: connections.clone(), closings: closings.clone() };
+        // Once: targets stay with their nodes, wherever these move.
         let near = options.near.map_or(Vec::new(), |node| targets_of(&connections.map, node));
         let names = Names::new(connections.clone(), homes.clone(), reclaimer.clone(), near, entries);
         let opens = Opens::new(connections.clone(), known.clone(), keeper, closings);
@@ -349,6 +352,7 @@ impl Client {
     /// afterwards, nor its number by any other client. A node that cannot be reached keeps them until the formation
     /// ends.
     pub fn leave(&self) {
+        // Before `Leave`, behind which nothing of this client may arrive.
         self.sessions.send_all();
         self.tell_uses();
         self.report_accesses();

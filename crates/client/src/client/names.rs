@@ -47,6 +47,7 @@ impl Client {
     }
 
     fn look_up(&self, parent: Ino, name: &[u8], ask: impl Fn(Ino) -> FsResult<Attr>) -> FsResult<Attr> {
+        // No lease comes with it for the kernel: the thread has got none for this name.
         if self.names.lacks(parent, name) {
             return Err(Errno::ENOENT.into());
         }
@@ -121,6 +122,7 @@ impl Client {
     /// `EISDIR`, `EINVAL`, `EFBIG` for a size that cannot be; `ENOENT`, `EIO`.
     pub fn setattr(&self, ctx: &OpCtx, ino: Ino, set: &SetAttr) -> FsResult<Attr> {
         let _fenced = set.size.map(|_| self.locks.guard(ino)).transpose()?;
+        // Before the change, of which the answer says the new size.
         let heard = set.size.and_then(|_| self.homes.size_heard(ino));
         let change = || {
             if set.mtime.is_some() {
@@ -139,8 +141,11 @@ impl Client {
         };
         let changed = match set.size {
             Some(size) => {
+                // From the smaller of both sizes on: what lies behind it is cut off, or becomes a part of the file.
                 let behind = ByteRange::from(heard.map_or(size, |heard| heard.min(size)));
                 self.tokens.covered(CallRange::write(ino, behind).of(ctx), |_| match size {
+                    // Nothing that was written need arrive first, so a volume that is full does not keep a file from
+                    // being emptied.
                     0 => self.sessions.cut_to_nothing(ino, change),
                     _ => self.sessions.past_pages(ino, change),
                 })
@@ -313,6 +318,7 @@ impl Client {
 
     fn unlink_entry(&self, ctx: &OpCtx, request: &UnlinkRequest<'_>) -> FsResult<()> {
         self.remove(ctx, request.parent, request.name, 0, |node| {
+            // Its node would keep the content of what this client has closed, and not told yet.
             self.opens.send(Some(node));
             self.connections.change::<op::Unlink>(node, ctx, request, &[])
         })
@@ -376,6 +382,7 @@ impl Client {
 
     fn move_entry(&self, ctx: &OpCtx, request: &RenameRequest<'_>) -> FsResult<()> {
         let RenameRequest { parent, name, new_parent, new_name, .. } = *request;
+        // Before it is asked for: who sees a new name must find that reported already.
         self.changing_names(&[(parent, name), (new_parent, new_name)]);
         let moved = self.names.making(ctx, new_parent, new_name, |ctx| {
             self.homes.at_entry(parent, name, ctx.retry, |node, _| {
@@ -470,6 +477,7 @@ impl Client {
     fn list(&self, request: &ReadDirRequest) -> FsResult<Vec<DirEntry>> {
         let mut page = retry_in_progress(|| self.homes.dir_page(request))?;
         for entry in &mut page.entries {
+            // Without attributes a kernel asks for them, and gets what this client has yet to send.
             entry.attr = entry.attr.filter(|attr| !self.has_unsent_times(attr.ino));
         }
         Ok(page.entries)

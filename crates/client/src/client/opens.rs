@@ -43,6 +43,7 @@ impl Client {
             }),
             false => change(),
         };
+        // Also where the open failed: the truncation may have been carried out all the same.
         self.sessions.drop_copies(ino);
         let seen = opened?;
         self.known.add(ino, id);
@@ -52,6 +53,7 @@ impl Client {
         }
         let attr = if truncate { self.homes.saw(asked, seen) } else { self.homes.looked(asked, seen) };
         if attr.layout.partition() != PartitionId::ROOT {
+            // Nobody will close an open that failed.
             self.site.bring_opened(ino).inspect_err(|_| self.close_open(ino, flags))?;
         }
         Ok(attr)
@@ -70,6 +72,7 @@ impl Client {
         }
         let is_late = self.sessions.has_unsent(ino);
         let sent = self.sessions.send_unsent(ino);
+        // The program's own close came before: what it saved lacked these bytes.
         if is_late && sent.is_ok() {
             self.site.try_save_sent(ino);
         }
@@ -88,6 +91,7 @@ impl Client {
         }
         let uses = if self.known.is_open(ino) { Vec::new() } else { self.opens.uses.end(ino) };
         let told = if dirty { self.homes.touch(ino) } else { Ok(()) };
+        // Before the close is told: that may be later, and nobody needs to wait for it.
         drop(update);
         let closed = self.connections.home(ino).and_then(|home| {
             self.opens.tell(home, Some((ino, open)), uses)?;
@@ -137,6 +141,7 @@ impl Client {
                 self.locks.is_unsure_of(node);
             }
         }
+        // Behind the lists: a home that was told knows that nothing was granted to this process.
         self.tokens.is_known_from_now_on();
         self.sessions.end_left(|ino| self.site.try_save_sent(ino));
         Ok(())
@@ -154,10 +159,12 @@ impl Client {
     pub fn set_lock(&self, ino: Ino, lock: &FileLock, waiting: Option<LockWaiting>) -> FsResult<Locked> {
         // Who has the lock next sees what was written under it, and who gets it sees what others wrote.
         self.sessions.send_unsent(ino)?;
+        // Before the home is asked to unlock: whoever locks next finds the report there.
         self.published(ino);
         let (fresh, refreshed) = (self.sessions.copies_of(ino), self.refreshed_later(ino));
         let waiting = waiting.map(|waiting| LockWaiting {
             answer: Box::new(move |outcome| {
+                // Before the answer: the program reads at once, and must not find copies from before the lock.
                 fresh();
                 if outcome.is_ok() {
                     refreshed();

@@ -119,6 +119,7 @@ impl PathWalk<'_> {
     }
 
     fn go(&mut self, path: &[u8], follow: bool) -> FsResult<WalkResult> {
+        // As POSIX has it, unlike `.`.
         if path.is_empty() {
             return Err(Errno::ENOENT.into());
         }
@@ -136,6 +137,7 @@ impl PathWalk<'_> {
             }
             let dir = self.dir();
             let place = ParentAndName { parent: dir, name: name.to_vec(), is_dir: last && ends_in_slash };
+            // A slash behind a link means what it leads to.
             if last && !follow && !ends_in_slash {
                 return Ok(WalkResult { place, found: None });
             }

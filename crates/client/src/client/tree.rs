@@ -120,6 +120,7 @@ impl Client {
         let (mut entries, mut cookie) = (Vec::new(), 0);
         loop {
             let page = self.readdir_here(dir.attr.ino, cookie)?;
+            // Without an end mark: a page may be short and have others behind it.
             let Some(last) = page.last() else { return Ok(entries) };
             cookie = last.cookie;
             for entry in page {
@@ -128,6 +129,7 @@ impl Client {
                 let attr = match entry.attr {
                     Some(attr) => attr,
                     None => match self.getattr(entry.ino) {
+                        // Removed since the listing: as if it had been listed a moment later.
                         Err(error) if error.errno() == Errno::ENOENT => continue,
                         attr => attr?,
                     },

@@ -255,6 +255,7 @@ fn advance<'a, M: Messages<'a>>(
     let (mut over, mut left) = (Vec::new(), Vec::with_capacity(flows.len()));
     for mut flow in flows.drain(..) {
         let message = flow.message;
+        // Only what the socket has announced: an advance that finds nothing would be a system call for nothing.
         let is_over = std::mem::take(&mut flow.ready) && flow.started.advance(&mut messages.room(message));
         if is_over {
             plan.ended(message);

@@ -52,6 +52,7 @@ impl Content {
                 }
                 Ok(0) => turns_left -= 1,
                 Ok(copied) => done += copied,
+                // As `copy_file_range` does: what was copied is the answer, and the next call gets the error.
                 Err(error) if done > 0 && error.errno() != Errno::ERESTART => break,
                 Err(error) => return Err(error),
             }
@@ -87,6 +88,7 @@ impl Content {
     fn copy_hole(&self, copy: &CopyJob, to: Access) -> FsResult<()> {
         let (start, end) = (copy.to_offset, copy.to_offset + copy.len);
         let size = self.homes.attr(copy.to)?.size;
+        // Behind the end there is nothing to punch, and the size is raised below.
         if start < size {
             self.punch(to, start..end.min(size))?;
             // Its number of holes has changed in a way that only the targets know.
@@ -194,6 +196,7 @@ impl Content {
 
 /// Returns true if every byte's copy is on its own target.
 fn stay_on_targets(copy: &CopyJob, from: &Layout, to: &Layout) -> bool {
+    // The same place in a round of stripes is the same target, and the same offset in its stripe.
     let round = u64::from(to.stripe) * u64::from(to.width);
     from == to && copy.from_offset % round.max(1) == copy.to_offset % round.max(1)
 }

@@ -43,6 +43,7 @@ impl Content {
     /// another thread: it is in one subfile, for which there is a grant. Returns `None` if it was not read.
     pub(crate) fn read_granted(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Option<()> {
         // Strict files need tokens first.
+        // Partitions have contracts of their own, which may have to be asked for.
         let is_plain = |known: &KnownFile| {
             known.layout.partition() == PartitionId::ROOT && known.contract != Some(Contract::Strict)
         };
@@ -69,6 +70,7 @@ impl Content {
             let (wanted, at) = (part.len(), offset.saturating_add(done as u64));
             let read = match self.read_part(file, at, part)? {
                 Some(read) => read,
+                // A shorter part is under way for a shorter time, in which a truncation can overtake it.
                 None if wanted > TRANSFER_MAX => self.read_by(TRANSFER_MAX, file, at, part)?,
                 None => return Err(overtaken(file.ino)),
             };
@@ -325,6 +327,7 @@ pub fn scatter<'a>(ranges: &[TargetRange], into: &'a mut [u8]) -> Vec<Vec<IoSlic
     for (index, range) in ranges.iter().enumerate() {
         pieces.extend(range.pieces().map(|piece| (piece.buffer_offset, piece.len, index)));
     }
+    // In the order of the buffer, which can only be split from its front.
     pieces.sort_unstable();
     let mut slices: Vec<Vec<IoSliceMut<'a>>> = ranges.iter().map(|_| Vec::new()).collect();
     let mut rest = into;

@@ -161,11 +161,13 @@ impl Direct {
     ) -> Option<bool> {
         for _ in 0..GRANTS_MAX {
             let handle = self.handle(node, ino, range, AccessKind::Write)?;
+            // The grant fixes the subfile's epoch, so the comparison that targets make can be made here.
             if epoch < handle.epoch() {
                 return Some(false);
             }
             match write(&handle) {
                 Ok(()) => return Some(true),
+                // A wider window is the same grant: the next turn writes by it.
                 Err(DirectError::Outside) if self.widen(&handle, range) => {}
                 // The grant was taken back meanwhile: the next turn asks for another.
                 Err(DirectError::Over) => {}
@@ -191,6 +193,7 @@ impl Direct {
     ) -> FsResult<bool> {
         let mut is_far = !self.is_here(node);
         let act = |handle: &Handle| {
+            // Known only with a handle: a node of this machine may have its volume on a disk.
             is_far = !handle.is_in_memory();
             if is_far || handle.epoch() > epoch {
                 return Err(DirectError::Refused);

@@ -65,6 +65,7 @@ impl<S> TargetList<S> {
 
     /// Returns the places that are not written yet, and their buffers.
     fn left(&self) -> (&[ListPlace], &[S]) {
+        // The count comes from a node: it may be anything.
         let left = self.written.get().min(self.places.len())..self.places.len();
         let buffers = self.slices.get(self.buffers(&left)).unwrap_or_default();
         (self.places.get(left).unwrap_or_default(), buffers)
@@ -241,6 +242,7 @@ impl Content {
     fn write_batch(&self, file: Access, batch: &[(u64, &[u8])]) -> FsResult<()> {
         let ino = file.ino;
         let mut sorted: Vec<Range<u64>> = Vec::new();
+        // Mostly they are sorted, and a copy of thousands is spared.
         if !ranges(batch).is_sorted_by_key(|range| range.start) {
             sorted.extend(ranges(batch));
             sorted.sort_unstable_by_key(|range| range.start);
@@ -316,6 +318,7 @@ impl<'a> Messages<'a> for &'a [TargetList<IoSlice<'a>>] {
             // Many small places are cheaper to copy into a mapping than to write by a system call each.
             let maps = WritablePages::pays(count, span.len);
             let taken = call.direct.write_granted(node, call.ino, &span, epoch, |handle| {
+                // A page fault of a disk's file would wait inside the gate, and a failed one would end the process.
                 if maps && handle.is_in_memory() {
                     let slices = list.slices.get(list.buffers(&run)).unwrap_or_default();
                     let extents = places.iter().map(|place| (place.offset, place.len.into()));
@@ -327,6 +330,7 @@ impl<'a> Messages<'a> for &'a [TargetList<IoSlice<'a>>] {
                 for (index, place) in left {
                     let slices = list.slices.get(list.buffers_of(index)).unwrap_or_default();
                     handle.write(place.offset, place.len.into(), &mut slices.to_vec())?;
+                    // Place by place: where the grant ends in between, what others write over it from now on stays.
                     list.written.set(index + 1);
                 }
                 Ok(())

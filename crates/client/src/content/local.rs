@@ -48,6 +48,7 @@ impl Content {
             return Ok(Some(0));
         }
         let mut ranges = bivouac_layout::split(&known.layout, offset, len);
+        // A reply is spliced from one file: what lies on several targets is read.
         let (Some(range), None) = (ranges.next(), ranges.next()) else { return Ok(None) };
         let part = range.subfile_offset..range.subfile_offset + len;
         let sent = files.send_part(ino, range.target, known.epoch, part, send);

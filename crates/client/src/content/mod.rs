@@ -183,6 +183,7 @@ fn finish_numbered<'a, O: Operation>(
 fn finish_all<'a, O: Operation>(
     started: impl Iterator<Item = FsResult<StartedCall<'a, O>>>,
 ) -> FsResult<Vec<O::Reply>> {
+    // All are sent before the first answer is awaited, so that the targets work at the same time.
     let started = started.collect::<FsResult<Vec<_>>>()?;
     let answers: Vec<FsResult<O::Reply>> =
         started.into_iter().map(|started| started.finish(&mut []).map(|(reply, _)| reply)).collect();

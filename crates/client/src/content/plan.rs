@@ -72,6 +72,7 @@ impl StreamPlan {
     /// Returns the next message to be done locally, if one may be.
     pub fn next_here(&mut self) -> Option<usize> {
         let message = *self.here.front()?;
+        // One that has to be sent after all counts towards its target's window.
         let is_free = self.target(message).is_some_and(|target| target.under_way < WINDOW);
         if is_free { self.here.pop_front() } else { None }
     }
@@ -112,6 +113,7 @@ pub(super) fn cut(layout: &Layout, offset: u64, len: u64) -> Vec<TargetRange> {
     for range in split(layout, offset, len) {
         let mut rest = Some(range);
         while let Some(range) = rest {
+            // Cut at multiples of the step in the subfile, so that stripes stay whole wherever the range begins.
             let to_end = step - range.subfile_offset % step;
             let (front, behind) = range.split_at(to_end);
             messages.push(front);

@@ -89,6 +89,7 @@ impl Content {
                     if now.epoch != known.epoch {
                         carried = Carried::default();
                     }
+                    // Looked at again: the truncation may have come with another contract.
                     known = changeable(now)?;
                 }
                 None => return Ok(true),
@@ -112,6 +113,7 @@ impl Content {
                 // A truncation is on its way through the targets. The home answers once it is complete.
                 return self.extend(ino, &(0..0), known).map(|(_, now)| Some(now));
             }
+            // From here on only the size is left to report: a repetition for lack of space writes nothing again.
             carried.complete();
         }
         if end <= known.size {
@@ -135,6 +137,8 @@ impl Content {
 
     /// Reports a write within the size to the home, if that is due.
     pub(super) fn tell_write(&self, ino: Ino) -> FsResult<()> {
+        // A message for each overwrite would cost as much as the write: the home hears of the first, and of the rest
+        // now and then.
         let Some(due) = self.known.note_write(ino) else { return Ok(()) };
         self.homes.touch(ino)?;
         self.known.told_write(ino, due);

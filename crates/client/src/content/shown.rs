@@ -49,6 +49,7 @@ impl Content {
         let shown = self.show_each(ino, &known, wish, offset..end, &mut |at, bytes| {
             moved += show(at, bytes).min(bytes.len());
         });
+        // Before `shown` is looked at: what was written before an error is there.
         if wish == AccessKind::Write && moved > 0 {
             // Holes among these pages are none any more.
             self.known.fill(ino);
@@ -80,6 +81,7 @@ impl Content {
             if !self.direct.show(node, ino, &part, known.epoch, wish, &mut |bytes| show(at, bytes))? {
                 return Ok(false);
             }
+            assert!(part.len > 0, "inode {ino}: no bytes are shown at {at}");
             at += part.len;
         }
         Ok(true)

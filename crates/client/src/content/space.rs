@@ -78,6 +78,7 @@ impl Content {
         let ranges = bivouac_layout::split(&attr.layout, 0, attr.size);
         let name = |range: &TargetRange| SubfileName { ino: attr.ino, target: range.target };
         let states = self.ask_targets::<op::StatSubfile>(ranges, name)?;
+        // What lies in front of the data, as checksums do, is no content.
         let data = |state: &SubfileState| state.allocated.saturating_sub(state.front);
         let occupied: u64 = states.iter().map(data).sum();
         Ok(CountRequest { ino: attr.ino, holes: attr.size.saturating_sub(occupied), epoch: attr.epoch })
@@ -110,6 +111,7 @@ impl Content {
             &update,
             |_| start,
             |known, carried| {
+                // What is reserved behind the file's end must not make a subfile longer than the file is going to be.
                 let size = known.size.max(end);
                 let change_targets =
                     |kind, carried: &mut Carried| self.change_targets(change, known, (kind, size), carried);
@@ -135,6 +137,7 @@ impl Content {
         carried: &mut Carried,
     ) -> FsResult<bool> {
         let piece = if kind == SpaceKind::Punch { HOLE } else { PIECE };
+        // So much of each target at a time, all of them at once.
         let step = piece.saturating_mul(u64::from(known.layout.width.max(1)));
         let (mut at, mut number) = (change.offset, 0);
         while at < change.end {
@@ -178,6 +181,7 @@ impl Content {
         })?;
         let size = size.ok_or_else(|| overtaken(ino))?;
         match kind {
+            // Also for a hole: POSIX has ENXIO for any offset from the end on.
             _ if offset >= size => Err(Errno::ENXIO.into()),
             SeekKind::Data => found.ok_or_else(|| Errno::ENXIO.into()),
             SeekKind::Hole => Ok(found.unwrap_or(size)),

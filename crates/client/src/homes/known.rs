@@ -113,6 +113,7 @@ impl KnownFiles {
         let at = entry.opens.iter().rposition(|open| open.is_for_writing() == writes);
         assert!(!entry.opens.is_empty(), "inode {ino} is known and not open");
         let open = entry.opens.swap_remove(at.unwrap_or(entry.opens.len() - 1));
+        // Also where others are open still: each close is to show its writes to others.
         let dirty = self.set_dirty(ino, entry, false);
         if entry.opens.is_empty() {
             shard.files.remove(&ino);
@@ -133,6 +134,7 @@ impl KnownFiles {
     /// Returns the state of an open file, if it is certain to be up to date at this moment.
     pub fn current(&self, ino: Ino, now: ClientTime) -> Option<KnownFile> {
         let shard = self.shard(ino).lock();
+        // By shard and not by file: a count for each file would need an entry for those that are not open.
         let is_current = |entry: &&Entry| shard.changing == 0 && entry.current_until > now;
         shard.files.get(&ino).filter(is_current).and_then(|entry| entry.known)
     }
@@ -144,6 +146,7 @@ impl KnownFiles {
         let mut shard = self.shard(attr.ino).lock();
         // An answer that crossed an invalidation is from before the change, or promises what is void already.
         let is_current = asked > shard.changed;
+        // Of files that are not open nothing is kept: nobody would be told when it changes.
         if let Some(entry) = shard.files.get_mut(&attr.ino) {
             entry.known = Some(KnownFile::from(attr));
             entry.current_until = if is_current { current_until } else { ClientTime::default() };
@@ -277,6 +280,7 @@ impl KnownFiles {
     pub fn reclaimed(&self, wanted: impl Fn(Ino) -> bool) -> Vec<(Ino, OpenId)> {
         for shard in &self.shards {
             let mut shard = shard.lock();
+            // In each shard, also where nothing matches: a write under way there must not count as told.
             shard.reclaim_count += 1;
             shard
                 .files

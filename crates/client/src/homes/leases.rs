@@ -89,6 +89,7 @@ impl Leases {
     /// Returns what is left of the lease on attributes that this thread has just got.
     pub fn left_of_attrs(&self, ino: Ino) -> Duration {
         let Last { attrs, page, .. } = self.last();
+        // What came with a listing is under the listing's lease.
         let own = attrs.filter(|(of, _)| *of == ino && page.is_none());
         self.left(own.or(page).map(|(_, end)| end))
     }
@@ -124,6 +125,7 @@ impl Leases {
         if lease.end <= now && end > now {
             lease.run.0 = lease.run.0.wrapping_add(1);
         }
+        // Answers come in any order: an older one must not shorten the lease.
         lease.end = lease.end.max(end);
         (lease_ms > 0 && lease.end > now).then_some(lease.run)
     }

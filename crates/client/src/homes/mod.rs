@@ -41,6 +41,7 @@ impl Homes {
 
     /// Returns the attributes of an inode as its home has them.
     pub(crate) fn attr(&self, ino: Ino) -> FsResult<Attr> {
+        // What this client has written and not told would be missing in the times.
         self.tell_times(ino)?;
         let (home, asked) = (self.connections.home(ino)?, self.leases.now());
         let seen = self.connections.ask::<op::GetAttr>(home, &InoOnly { ino })?;
@@ -119,6 +120,7 @@ impl Homes {
     /// `ENOENT`, `EIO` when it cannot be reached.
     pub fn tell_times(&self, ino: Ino) -> FsResult<()> {
         if self.known.is_dirty(ino) {
+            // Before it is clean: who looks in between waits for this message.
             let _update = self.known.mtime_updates.begin(ino);
             if self.known.take_dirty(ino) {
                 return self.touch(ino);
@@ -171,6 +173,7 @@ impl Homes {
     /// Returns the space of all nodes that can be reached.
     fn statfs_all(&self) -> FsResult<StatFs> {
         let answers = self.statfs_of(PartitionId::ROOT, self.connections.node_ids())?;
+        // A dead node must not make `df` fail: its space cannot be used.
         let (parts, failures): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
         match failures.into_iter().find_map(Result::err) {
             Some(failure) if parts.is_empty() => Err(failure),

@@ -41,6 +41,7 @@ impl Partitions {
     /// Takes note that there are partitions.
     pub(crate) fn note(&self, attr: &Attr) {
         if attr.layout.partition() != PartitionId::ROOT && !self.any() {
+            // Stored once: each attribute that arrives comes by here, on all processors.
             self.any.store(true, Ordering::Relaxed);
         }
     }
@@ -176,6 +177,7 @@ impl Partitions {
         let place = match target.partition() {
             PartitionId::ROOT => self.connections.map.target(target),
             id => {
+                // For the table below, which is then known to have it.
                 self.get(id)?;
                 self.known.read().target(&self.connections.map, target)
             }
@@ -213,6 +215,7 @@ impl Partitions {
             Some((_, until)) => *until = now + UNANSWERED,
             None => asked.push((id, now + UNANSWERED)),
         }
+        // Not held while the node is asked, which may take as long as a node may be away.
         drop(asked);
         let answer = self.now(id);
         let is_unknown = answer.as_ref().is_err_and(|error| error.errno() != Errno::ESTALE);

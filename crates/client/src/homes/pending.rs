@@ -106,6 +106,7 @@ impl PendingMtimeUpdates {
 
 impl Drop for MtimeUpdate<'_> {
     fn drop(&mut self) {
+        // Before waiters go on: the counter says by then that nothing is untold.
         self.updates.mark_dirty(self.ino, false);
         let mut files = self.updates.files.lock();
         let count = files.entry(self.ino).or_default();
@@ -115,7 +116,8 @@ impl Drop for MtimeUpdate<'_> {
             files.remove(&self.ino);
             self.updates.ended.notify_all();
         }
-        self.updates.count.fetch_sub(1, Ordering::AcqRel);
+        let before = self.updates.count.fetch_sub(1, Ordering::AcqRel);
+        assert!(before > 0, "the message about inode {} ends, and was not counted", self.ino);
     }
 }
 

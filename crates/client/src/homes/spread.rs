@@ -34,6 +34,7 @@ impl SpreadDirs {
         }
         let mut dirs = self.dirs.write();
         if dirs.len() >= SPREAD_KNOWN_MAX {
+            // All at once: which were used last is not known, and each costs one detour.
             dirs.clear();
         }
         dirs.insert(dir);
@@ -99,7 +100,11 @@ impl Homes {
             let next =
                 (slot.0..slots).map(Slot).find(|slot| self.connections.map.slot_node(*slot) != Some(node));
             match next.and_then(|slot| first_hash_of_slot(slot, slots)) {
-                Some(hash) => request.cookie = hash - 1,
+                Some(hash) => {
+                    // Otherwise the same node would be asked for ever.
+                    assert!(hash > request.cookie, "a listing goes back from {} to {hash}", request.cookie);
+                    request.cookie = hash - 1;
+                }
                 None => return Ok(page),
             }
         }

@@ -157,6 +157,7 @@ impl Owner {
     fn add(&mut self, lock: &FileLock) {
         let (mut start, mut end) = (lock.start, lock.end);
         self.ranges.retain(|(first, last)| {
+            // Ranges that touch are one, as at the home.
             let meets = *first <= end.saturating_add(1) && start <= last.saturating_add(1);
             if meets {
                 (start, end) = (start.min(*first), end.max(*last));
@@ -169,6 +170,7 @@ impl Owner {
 
     fn remove(&mut self, lock: &FileLock) {
         let rest = self.ranges.iter().flat_map(|(first, last)| {
+            // Last bytes, not ends: 0 has none in front of it and the greatest none behind.
             let before = (*first < lock.start).then(|| (*first, (*last).min(lock.start.saturating_sub(1))));
             let behind = (*last > lock.end).then(|| ((*first).max(lock.end.saturating_add(1)), *last));
             [before, behind].into_iter().flatten()

@@ -45,6 +45,7 @@ impl LockDesk {
         }
         let mut state = self.state.lock();
         let Some(found) = state.tickets.get_mut(&ticket) else { return Verdict::Waits };
+        // The other client may be gone, or not see the circle: then this wait has to end it.
         found.spared += 1;
         if found.spared > SPARED_MAX { Verdict::Refuse } else { Verdict::Elsewhere(*youngest) }
     }
@@ -88,6 +89,7 @@ impl LockDesk {
                     }
                 }
             }
+            // A bound on messages: a circle of so many is not looked for.
             if led_by.len() > LOCK_OWNERS_FOLLOWED_MAX {
                 return None;
             }

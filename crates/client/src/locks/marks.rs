@@ -79,6 +79,7 @@ impl LockMarks {
     /// after the unlocking that this is about.
     pub fn remove(&mut self, ino: Ino, seen: &LockMark) {
         let Some(marks) = self.0.get_mut(&ino) else { return };
+        // `events` differs in what was asked for since, so the comparison tells.
         marks.retain(|mark| mark != seen || mark.under_way > 0);
         if marks.is_empty() {
             self.0.remove(&ino);

@@ -98,6 +98,7 @@ impl LockDesk {
         waiting: Option<LockWaiting>,
     ) -> FsResult<Locked> {
         let home = self.connections.home(ino)?;
+        // Before anything else: an old unlocking that arrives later would take away what is locked now.
         self.send_unsent(ino, lock)?;
         if lock.mode == LockMode::Unlock {
             return self.unlock(home, ino, lock);
@@ -240,6 +241,7 @@ impl LockDesk {
             let (own, others): (Vec<_>, Vec<_>) =
                 holders.iter().map(|(_, client)| *client).partition(|client| *client == self.connections.id);
             if !own.is_empty() {
+                // Outside of all locks: it waits for requests that may come by here.
                 self.settle();
                 is_settled |= self.settle.lock().is_some();
             }
@@ -291,6 +293,7 @@ impl LockDesk {
             let sent = self.connections.try_asking::<op::SetLock>(home, &request, 0);
             let mut state = self.state.lock();
             state.certain.end_unlocking(ino, &lock);
+            // Also where it was not sent: it is among the unsent then, which come before any new lock of the owner.
             marks.iter().for_each(|mark| state.marks.remove(ino, mark));
             state.forget_lost(ino);
             if let Err(error) = sent {
@@ -368,6 +371,7 @@ impl LockDesk {
 
     /// Drops everything, at the end of the client.
     pub fn close(&self) {
+        // First closed, then asked: nothing is locked any more that would not be released.
         let homes = self.state.lock().close(&self.connections.map);
         self.news.notify_all();
         for home in homes {
@@ -400,6 +404,7 @@ impl LockDesk {
     /// Makes a wait's check for a deadlock due now, and wakes the threads that wait.
     pub fn look_again(&self, ticket: u64) {
         if let Some(ticket) = self.state.lock().tickets.get_mut(&ticket) {
+            // Asked 0 times so far: the next time looks for a circle.
             (ticket.due, ticket.asked) = (Instant::now(), 0);
         }
         self.news.notify_all();

@@ -159,6 +159,7 @@ impl LockState {
                 ticket.busy = false;
                 let first = ticket.due == ticket.since;
                 let pause = if first { Duration::from_millis(LOCK_LOOK_MS) } else { ask_every() };
+                // A signal may have come while the home was asked.
                 ticket.due = if ticket.refusal.is_some() { now } else { now + pause };
                 return Concluded::Waits(ticket.home);
             }
@@ -180,6 +181,7 @@ impl LockState {
     pub fn granted(&mut self, number: u64) -> Option<LockAnswer> {
         let ticket = self.tickets.get_mut(&number)?;
         ticket.granted = true;
+        // The thread that asks finds it, and answers behind its own question.
         if ticket.busy { None } else { self.finish(number, true) }
     }
 

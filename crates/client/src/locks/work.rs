@@ -100,6 +100,7 @@ impl LockDesk {
                 why:% = error; "a request for a lock is not taken back, {home} drops it when nobody asks again"
             );
         }
+        // Granted before it was taken back: then the program has the lock, and is told so.
         let answer = self.state.lock().finish(ticket, asked == Ok(true));
         if let Some(answer) = answer {
             answer(if asked == Ok(true) { Ok(()) } else { Err(errno.into()) });
@@ -151,6 +152,7 @@ impl LockDesk {
                 (unsent.busy, unsent.due) = (false, Instant::now() + ask_every());
             }
         }
+        // Also threads of programs that wait for this unlocking, not only those of homes.
         self.news.notify_all();
     }
 }
@@ -159,6 +161,7 @@ impl LockState {
     fn take_job(&mut self, home: NodeId, now: Instant) -> Option<Job> {
         let waiting = self.tickets.iter_mut().filter(|(_, ticket)| ticket.home == home && !ticket.busy);
         let first = waiting.filter(|(_, ticket)| ticket.due <= now).min_by_key(|(_, ticket)| ticket.due);
+        // Waits before unlockings: a program stands still for each of them.
         if let Some((number, ticket)) = first {
             ticket.busy = true;
             return Some(match ticket.refusal {

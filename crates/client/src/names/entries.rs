@@ -194,6 +194,7 @@ impl NodeConnection {
         take: impl FnOnce(FsResult<O::Reply>, &Open, Instant) -> T,
     ) -> Option<T> {
         self.with_open(|open| {
+            // Before the question: a change that the answer does not show raises a word behind this.
             open.words.note(&mut open.before);
             let asked = Instant::now();
             match open.line.ask::<O>(request) {
@@ -206,6 +207,7 @@ impl NodeConnection {
 
     /// Does something with the connection; `None` if there is none, another thread has it, or it fails.
     fn with_open<T>(&self, act: impl FnOnce(&mut Open) -> FsResult<T>) -> Option<T> {
+        // Not waited for: a question of another thread may take as long as its node is away.
         let mut line = self.line.try_lock()?;
         let way = match std::mem::replace(&mut *line, ConnectionState::Closed) {
             ConnectionState::NotBefore(moment) if moment > Instant::now() => {
@@ -213,6 +215,7 @@ impl NodeConnection {
                 return None;
             }
             ConnectionState::Open(open) if open.session.is_own() => Ok(open),
+            // Also behind a fork: the session's lock and the line are the parent's.
             _ => self.open().map(Box::new),
         };
         match way.and_then(|mut open| Ok((act(&mut open)?, open))) {
@@ -310,6 +313,7 @@ impl EntryCache {
         let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).peekable();
         let (mut ino, mut fresh) = (top, None);
         while let Some(name) = names.next() {
+            // Where `..` leads is no entry: the usual way knows it.
             if matches!(name, b"." | b"..") || name.len() > NAME_LEN_MAX {
                 return None;
             }
@@ -325,6 +329,7 @@ impl EntryCache {
             let is_followed = looker.is_none_or(|looker| looker.follow);
             match names.peek() {
                 Some(_) if kind != mode::DIR => return None,
+                // Its target is read the usual way, and nothing of it is cached here.
                 None if kind == mode::LINK && is_followed => return None,
                 _ => (ino, fresh) = (next, seen),
             }
@@ -423,6 +428,7 @@ impl EntryCache {
         let mut listings = self.listings.lock();
         let listing = listings.get_mut(&dir)?;
         let names = listing.names.as_ref().filter(|names| names.told.holds())?;
+        // Counted also when they are spared: they pay for the next list.
         listing.questions += 1;
         Some(names.all.get(name).copied())
     }
@@ -487,6 +493,7 @@ impl EntryCache {
                 // Then names are asked for one by one.
                 Err(_) => return Ok(None),
             };
+            // The list is good for as long as the page with the shortest lease.
             let lease_ms = lease.map_or(page.lease_ms, |lease: u32| lease.min(page.lease_ms));
             lease = Some(lease_ms);
             if lease_ms == 0 || all.len() + page.entries.len() > 2 * ENTRIES_MAX as usize {

@@ -42,6 +42,7 @@ impl Names {
 
     /// Returns a target of the near node; files take turns.
     pub fn near_target(&self) -> Option<TargetIndex> {
+        // The number of requests so far is a turn that costs no counter.
         let turn = self.connections.asked() as usize;
         self.near.get(turn.checked_rem(self.near.len())?).copied()
     }

@@ -118,6 +118,7 @@ impl WholeDirs {
             return false;
         }
         (dir.made, dir.due) = (0, dir.due.saturating_mul(2));
+        // What is being made now may or may not be in the answer: it is added to that.
         dir.fetching = Some(dir.making.clone());
         true
     }
@@ -156,6 +157,7 @@ impl WholeDirs {
         let mut dirs = self.dirs.lock();
         let dir = dirs.get_mut(&ino).filter(|dir| dir.changes == changes);
         if let Some(names) = dir.and_then(|dir| dir.names.as_mut()) {
+            // Only if nothing else began: a name made anew behind the removal must stay.
             names.take(hash);
         }
     }
@@ -168,6 +170,7 @@ impl Hashes {
 
     fn take(&mut self, hash: u64) {
         if let Entry::Occupied(mut entry) = self.hashes.entry(hash) {
+            assert!(*entry.get() > 0, "hash {hash:x} of a name is known 0 times");
             *entry.get_mut() -= 1;
             if *entry.get() == 0 {
                 entry.remove();

@@ -127,6 +127,7 @@ impl CloseBatcher {
 
     fn send(&self, node: NodeId) {
         let Some((transport, queue)) = self.nodes.get(usize::from(node.0)) else { return };
+        // Before the queue is taken: an empty one does not say that what another thread took has arrived.
         let _turn = queue.sending.lock();
         let UnsentCloses { opens, mut uses } = std::mem::take(&mut *queue.unsent.lock());
         if opens.is_empty() && uses.is_empty() {

@@ -138,6 +138,7 @@ impl UseTable {
             None => {
                 let Some(stripe) = stripe() else { return told };
                 let now = Instant::now();
+                // This thread may send nothing, and nothing may be kept without a bound.
                 if shard.len() >= KEPT_MAX && !tells {
                     return told;
                 }

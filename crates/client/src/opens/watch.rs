@@ -121,6 +121,7 @@ impl Inner {
     fn revive(&self, broken: &BrokenConnection) -> bool {
         let peers = self.peers.get().map(Vec::as_slice).unwrap_or_default();
         let peer = peers.get(usize::from(broken.node.0)).and_then(Option::as_ref).and_then(Weak::upgrade);
+        // Asked again: it may all have been closed while this one waited for its turn.
         match peer.filter(|_| (self.wanted)(broken.node)) {
             None => true,
             Some(peer) => match peer.revive(broken, TURN) {

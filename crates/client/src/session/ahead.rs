@@ -77,6 +77,7 @@ impl Streams {
 
     /// Returns the stream that this read continues, or that it gives a direction.
     fn find(&self, offset: u64, len: u64) -> Option<usize> {
+        // What continues a stream does so before it may give another one its direction.
         let expected = self.streams.iter().position(|stream| stream.expects(offset));
         let learns = || {
             let starts = self.streams.iter().enumerate().filter(|(_, stream)| stream.may_learn(offset, len));
@@ -91,12 +92,14 @@ impl Streams {
             if let Some(index) = oldest.map(|(index, _)| index) {
                 let stream = self.streams.swap_remove(index);
                 if stream.unread > 0 {
+                    // Read ahead in vain: the next streams of the file begin with less.
                     self.first = (self.first / 2).max(WINDOW_MIN);
                 }
             }
         }
         let window = self.first;
         self.streams.push(Stream { offset, len, step: None, hits: 0, window, unread: 0, used: self.clock });
+        assert!(self.streams.len() <= STREAMS_MAX, "{} streams of a file are followed", self.streams.len());
     }
 
     /// Returns what to read ahead for the stream that has just begun: that is at once.

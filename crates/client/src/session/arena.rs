@@ -1,6 +1,5 @@
 //! Memory of a pool's pages: a memory file. That of a mount is kept by the supervisor, so that the next daemon finds
-//! what a killed one had not sent. A file in memory. That of a mount is kept by the supervisor, so what a killed daemon
-//! had not sent yet is found by the next one.
+//! what a killed one had not sent.
 //!
 //! ```text
 //! 0      magic "bvpages1", page size (u32), number of pages (u32), zeros

@@ -142,10 +142,15 @@ impl Pages {
             // Before the note: a kill in between leaves bytes that nothing names, and were not acknowledged.
             arena.write(page.slot, part.start, piece)?;
             page.valid.add(part.clone());
+            // A batch that is on its way has the bytes from before: `arrived` sees that by the version.
             page.version += 1;
             page.used = true;
             let old = page.unsent.bytes();
             page.unsent.add(part);
+            assert!(
+                page.unsent.bytes() >= old,
+                "page {number} of inode {ino} has fewer unsent bytes than before a write"
+            );
             self.unsent += page.unsent.bytes() - old;
             arena.note(page.slot, ino, number, &page.unsent)?;
         }
@@ -273,6 +278,7 @@ impl Pages {
         let mut freed = Vec::new();
         for (number, page) in self.pages.range_mut(numbers_of(&range)) {
             page.valid.remove(part_of(&range, *number));
+            // What was written here and not sent is no copy of anything.
             page.unsent.iter().for_each(|span| page.valid.add(span));
             freed.extend(page.valid.is_empty().then_some((*number, page.slot)));
         }
@@ -295,6 +301,7 @@ impl Pages {
         let Some((number, page)) = self.pages.iter_mut().find(|(_, page)| page.slot == slot) else {
             return false;
         };
+        // A read under way has not seen those bytes, and counts on the page to lay them over it.
         let was_written = page.version > 0;
         if std::mem::take(&mut page.used) || !page.unsent.is_empty() || (was_written && self.reads > 0) {
             return false;

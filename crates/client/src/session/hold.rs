@@ -23,6 +23,7 @@ impl Holds {
             let now = Instant::now();
             guard.iter().any(|(_, until)| *until > now)
         };
+        // The guard stays with the writer: `take` waits until what was allowed is among the unsent.
         (!is_held || !is_concerned()).then_some(guard)
     }
 

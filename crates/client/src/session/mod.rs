@@ -149,6 +149,7 @@ impl Sessions {
             made.inspect_err(|error| log::warn!(why:% = error; "no page pool, nothing is written behind"))
                 .ok()
         };
+        // Made at the first use, as most clients have no such files.
         let pool = self.pool.get_or_init(|| make().map(Arc::new));
         Ok(pool.as_ref().map(|pool| (pool, contract)))
     }
@@ -209,6 +210,7 @@ impl Sessions {
     /// perhaps halfway.
     pub(crate) fn past_pages<T>(&self, ino: Ino, change: impl FnOnce() -> FsResult<T>) -> FsResult<T> {
         self.send_unsent(ino)?;
+        // Copies go behind the change: a read meanwhile would bring the old bytes in again.
         let done = change();
         self.drop_copies(ino);
         done

@@ -139,6 +139,7 @@ impl Pool {
             if let Some(slots) = self.slots.lock().take(ino, wanted) {
                 return Some(slots);
             }
+            // Slots and file are not locked together: whoever has a file's lock may give slots back.
             let (slot, owner) = self.slots.lock().turn();
             let Some(file) = owner.and_then(|ino| self.find(ino)) else { continue };
             // The page goes, and then its slot is free: the other way round somebody might use it already.

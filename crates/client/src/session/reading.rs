@@ -43,6 +43,7 @@ impl Sessions {
         };
         let paged = Paged { pool, file: pool.file(file.ino), access: file, contract };
         // Without tokens it was opened, or became strict, since the call began.
+        // A long read is a message that is large enough; copies of it would only push others out.
         if into.len() >= LARGE || (paged.is_strict() && file.epoch().is_none()) {
             return self.read_fresh(&paged, offset, into);
         }
@@ -113,11 +114,13 @@ impl Sessions {
         for _ in 0..OVERTAKEN_MAX {
             let (drops, end) = {
                 let mut state = file.state.lock();
+                // From now on pages that were written stay, to be laid over what is read.
                 state.reads += 1;
                 (state.drops, state.unsent_end())
             };
             let read = self.content.read(file.ino, offset, into);
             let mut state = file.state.lock();
+            assert!(state.reads > 0, "a read of inode {} ends that has not begun", file.ino);
             state.reads -= 1;
             let read = read?;
             // The file may be longer than its home knows.
@@ -191,6 +194,7 @@ impl Sessions {
             starts.iter().copied().zip(bytes.chunks_mut(into.len().max(1))).collect();
         let source = if paged.is_strict() { *access } else { file.ino.into() };
         let read = self.content.read_list(source, &mut places);
+        // Nothing where it failed, so that the slots are given back all the same.
         let kept = places.iter().zip(read.iter().flatten());
         let kept = kept.map(|((start, bytes), len)| (*start, bytes.get(..*len).unwrap_or_default()));
         keep(pool, file, drops, free, kept);

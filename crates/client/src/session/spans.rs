@@ -12,6 +12,7 @@ impl Spans {
         if range.is_empty() {
             return;
         }
+        // Ranges that touch count as well: what is one in the file is one range in the note.
         let from = self.0.partition_point(|span| span.end < range.start);
         let to = self.0.partition_point(|span| span.start <= range.end);
         let touched = self.0.get(from..to).unwrap_or_default();

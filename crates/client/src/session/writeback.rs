@@ -92,6 +92,7 @@ impl Writeback {
         if let Some(turn) = turn {
             rota.turns.remove(&turn);
             drop(rota);
+            // Out of the set and in again: its order goes by the time.
             WritebackQueue::add(&self.0, WritebackTurn { at: Instant::now(), looks: LOOKS_MAX, ..turn });
         }
     }
@@ -171,6 +172,7 @@ impl WritebackQueue {
         let sent = sessions.send_down_to(pool, &file, keep);
         let mut state = file.state.lock();
         if state.unsent() == 0 || state.is_over {
+            // Under the lock that a writer lists its file under: it finds this, or is found here.
             state.is_listed = false;
             return None;
         }

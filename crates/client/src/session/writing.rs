@@ -95,6 +95,7 @@ impl Sessions {
                 let state = file.state.lock();
                 (state.missing(range.clone()), state.takes(range.clone()))
             };
+            // A note has room for so many ranges: a sent page needs none.
             if !takes {
                 self.send_pages(pool, file)?;
             }
@@ -108,6 +109,7 @@ impl Sessions {
                     Ok(()) => continue,
                 }
             };
+            // Before the file's lock, under which nobody waits for a flush to begin.
             let allowed = self.holds.allow(|| self.homes.may_be_bound(file.ino));
             let mut state = file.state.lock();
             // Others may have been quicker.
@@ -151,9 +153,11 @@ impl Sessions {
                 state.failure = None;
                 return Ok(());
             }
+            // As of now: what is written meanwhile would keep this thread for as long as the writer goes on.
             state.unsent_end().div_ceil(PAGE)
         };
         let sent = self.send_claimed(pool, file, end, keep);
+        // While nobody else sends: it is the failure of the last attempt.
         file.state.lock().failure = sent.as_ref().err().cloned();
         sent
     }

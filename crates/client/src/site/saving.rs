@@ -44,6 +44,7 @@ impl Site {
     pub fn save_at_close(&self, ino: Ino) -> FsResult<()> {
         let Some(bound) = self.homes.bound(ino)? else { return Ok(()) };
         self.homes.tell_times(ino)?;
+        // Not those of when the partition was first seen: a policy that is set holds for the next close.
         let settings = &self.partitions.refreshed(bound)?.settings;
         if writes(settings, |policy| matches!(policy, WritePolicy::OnClose | WritePolicy::Through)) {
             self.save(ino, FlushTrigger::Close)?;

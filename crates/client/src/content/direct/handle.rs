@@ -62,7 +62,8 @@ impl Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let before = self.0.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "a handle is closed that was not counted");
     }
 }
 
@@ -152,6 +153,7 @@ impl Handle {
     /// Closes the gate, and waits for the threads inside.
     pub fn retire(&self) {
         self.gate.close();
+        // Threads that entered before the gate was closed hold it for reading or writing until they leave.
         drop(self.threads.write());
     }
 
@@ -171,6 +173,7 @@ impl Handle {
         }
         let _inside = self.gate.enter()?;
         let at = self.data_at.saturating_add(offset);
+        // Pages that are not in memory are EAGAIN then, and the caller takes another way.
         rustix::io::preadv2(&self.file, &mut into, at, ReadWriteFlags::NOWAIT).ok()
     }
 
@@ -271,6 +274,7 @@ impl Handle {
         write: impl FnOnce() -> Result<(), DirectError>,
     ) -> Result<(), DirectError> {
         let end = offset.checked_add(len).ok_or(DirectError::Refused)?;
+        // Before the gate: a thread that waits inside would make the daemon wait for it, too.
         let _alone = self.threads.write();
         let _inside = self.gate.enter().ok_or(DirectError::Over)?;
         if offset < self.from.load(Ordering::Relaxed) || end > self.to.load(Ordering::Relaxed) {

@@ -45,6 +45,7 @@ impl SizeHandle {
             leaves_hole: written.start > known.size,
             at_ns: now_ns(),
         };
+        // A write of another epoch was cut, or is behind a truncation: its end is for the home to judge.
         self.epoch == known.epoch && self.session.is_own() && self.gate.tell(told)
     }
 }
@@ -150,6 +151,7 @@ impl Direct {
     /// Handles that a message made a file longer: asks for its size, if it has grown often enough.
     pub fn grew(&self, home: NodeId, ino: Ino) {
         let Some(way) = self.connections.get(&home).filter(|_| self.known.is_open(ino)) else { return };
+        // Not under the lock of the shard: other writers of the file go on by messages meanwhile.
         if self.sizes.grown(ino) {
             self.sizes.conclude(&self.known, ino, way.lend_size(ino));
         }
