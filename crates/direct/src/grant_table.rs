@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bivouac_ranks::{Mutex, rank};
 use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_SESSIONS_MAX};
@@ -69,8 +69,8 @@ impl GrantTable {
         lock::is_taken(self.file.as_fd(), session, 1).unwrap_or(true)
     }
 
-    /// Closes all gates that an earlier daemon opened, and waits for those inside. Those that did not leave in
-    /// time, with their sessions: their processes live, but stand still.
+    /// Closes all gates that an earlier daemon opened, and waits for those inside, `patience` at most for all of them.
+    /// Returns those that did not leave in time, with their sessions: their processes live, but stand still.
     ///
     /// # Errors
     /// What the system says.
@@ -86,7 +86,10 @@ impl GrantTable {
             .collect();
         // All before the first wait: meanwhile a process would enter those that are still open.
         gates.iter().for_each(|(_, gate)| gate.close());
-        let stuck = |(session, gate): &(u32, Gate)| !gate.drain(patience, || self.lives(*session));
+        // One time for all: a process that stands still may be inside of many.
+        let deadline = Instant::now() + patience;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let stuck = |(session, gate): &(u32, Gate)| !gate.drain(left(), || self.lives(*session));
         Ok(gates.into_iter().filter(stuck).collect())
     }
 
