@@ -39,6 +39,8 @@ struct Shard {
 struct Files {
     /// Time of the last read of a page of each file.
     read_at: HashMap<Ino, Instant>,
+    /// Number of files at which old ones are dropped next.
+    sweep_at: usize,
     direct: Vec<DirectRange>,
     pages: Vec<(u64, Ino, Range<u64>)>,
     next_id: u64,
@@ -83,8 +85,10 @@ impl PageCache {
     pub fn note_read(&self, ino: Ino) {
         let now = Instant::now();
         let mut files = self.shard(ino).files.lock();
-        if files.read_at.len() >= FILES_PER_SHARD && !files.read_at.contains_key(&ino) {
+        if files.read_at.len() >= files.sweep_at.max(FILES_PER_SHARD) && !files.read_at.contains_key(&ino) {
             files.read_at.retain(|_, at| now.saturating_duration_since(*at) < PAGES_KEPT);
+            // Where most are recent the next sweep is not at the next file.
+            files.sweep_at = 2 * files.read_at.len();
         }
         files.read_at.insert(ino, now);
     }
@@ -168,6 +172,7 @@ impl DirectWrite {
         let shard = self.cache.shard(self.ino);
         let mut files = shard.files.lock();
         if let Some(direct) = files.direct.iter_mut().find(|direct| direct.id == self.id) {
+            // What was not written has the old content still, and a write-back may bring newer.
             direct.range.end = direct.range.end.min(direct.range.start.saturating_add(len));
             direct.is_applied = true;
         }
