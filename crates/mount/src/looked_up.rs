@@ -64,6 +64,7 @@ impl LookedUp {
             last.thread == thread && last.attr.ino == ino && now < last.at + GOOD_FOR
         };
         let last = last.as_mut().filter(is_it)?;
+        // Noted whatever is answered: the thread looks the name up again, and only the second time counts.
         last.overtaken = Some((last.place, now));
         // No links: to the program it is a file that was removed after it had opened it.
         last.again.then_some(Attr { nlink: 0, ..last.attr })

@@ -55,6 +55,7 @@ impl NegativeEntries {
     pub fn absent(&self, dir: Ino, look: Look, lease: Duration) -> Duration {
         let (mut inner, now) = (self.inner.lock(), Instant::now());
         let is_wanted = inner.wanted.get(&dir).is_some_and(|until| *until > now);
+        // One that was begun since the look may be over, and then the name is there.
         if lease.is_zero() || inner.making > 0 || inner.begun != look.0 || is_wanted {
             return Duration::ZERO;
         }

@@ -79,6 +79,7 @@ impl Opens {
     #[must_use]
     pub fn opened_by(&self, opener: u64, ino: Ino) -> Option<Handle> {
         let table = self.table.lock();
+        // All of them are looked through: only what is sent again after a kill comes by here.
         let mut slots = (0..).zip(&table.slots);
         let found = slots.find(|(_, slot)| slot.in_use && slot.opener == opener && slot.ino == ino.0);
         found.map(|(index, slot)| Handle::new(index, slot.generation))

@@ -34,6 +34,7 @@ impl Releases {
         let begun = Instant::now();
         let mut calm_since = None;
         while begun.elapsed() < WAIT_MAX {
+            // The queue first: what is read in between shows in the count, but for the moment that `CALM` is for.
             if is_queued() || self.serving.load(Ordering::SeqCst) > 0 {
                 calm_since = None;
             } else if calm_since.get_or_insert_with(Instant::now).elapsed() >= CALM {

@@ -64,6 +64,7 @@ impl<F: FileSystem> Session<F> {
     pub fn note_in_flight(&self, channel: u16, unique: u64) -> bool {
         let needed = !self.negotiated.has(flags::init::HAS_RESEND);
         if needed && let Err(error) = self.state.set_in_flight(channel, unique) {
+            // It is served all the same: the note is of use only if this daemon is killed before the answer.
             log::warn!(why:% = error; "the state of the mount cannot be written");
         }
         needed

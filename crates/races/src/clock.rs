@@ -25,6 +25,7 @@ impl Clock {
 
     /// Takes in what another clock knows.
     pub fn join(&mut self, other: &Clock) {
+        // Clocks are as long as the highest client that they know of: most know few.
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
         }

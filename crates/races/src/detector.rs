@@ -200,6 +200,7 @@ impl Detector {
         } else {
             let free = self.clients.iter().take(self.limits.clients).position(is_free);
             free.unwrap_or_else(|| {
+                // What orders one of them orders all: races are missed, and none is made up.
                 self.counts.shared_clients += 1;
                 self.limits.clients
             })

@@ -84,6 +84,7 @@ impl AccessRanges {
             }
         }
         assert!(self.overlapping(range).next().is_none(), "two accesses of a client have the same bytes");
+        // Only with the one in front: programs mostly go upwards, and a look behind would cost each access.
         let before = self.segments.range_mut(..range.start).next_back();
         if let Some((_, (end, known))) = before
             && *end == range.start

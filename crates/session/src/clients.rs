@@ -154,6 +154,7 @@ impl ClientTable {
         let mut awaited = false;
         self.change(client, |session| {
             awaited = std::mem::take(&mut session.awaits);
+            // It reclaims, so it is there, however long it has been away.
             session.expires = None;
         });
         self.awaiting -= usize::from(awaited);

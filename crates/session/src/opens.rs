@@ -1,8 +1,8 @@
 //! Which client has which inode open, of the inodes whose home is here.
 //!
 //! An open has a number that its client chose ([`OpenNumbers`](crate::OpenNumbers)). Each client's numbers rise; below
-//! its *floor* nothing is under way any more: what comes with a lower number was overtaken by its own retransmission, or
-//! belongs to an earlier process.
+//! its *floor* nothing is under way any more: what comes with a lower number was overtaken by its own retransmission,
+//! or belongs to an earlier process.
 
 use std::collections::HashMap;
 
@@ -59,6 +59,7 @@ impl OpenTable {
     /// Adds an open. One that is there already counts once: a message that comes twice names the same.
     pub fn add(&mut self, ino: Ino, client: ClientId, open: OpenId) {
         let inode = self.inodes.entry(ino).or_default();
+        // Kept in order: whether a client has the inode open is asked far more often than opens come.
         if let Err(at) = inode.opens.binary_search(&(client, open)) {
             inode.opens.insert(at, (client, open));
             self.opens += 1;

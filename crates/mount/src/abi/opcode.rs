@@ -104,6 +104,7 @@ impl Opcode {
         use Opcode::{
             OpenDir, ReadDir, ReadDirPlus, ReadLink, Rename, Rename2, RmDir, SetAttr, Symlink, Unlink,
         };
+        // Not READ, WRITE and the like: by asynchronous I/O a thread has several of those under way.
         let looks = matches!(
             self,
             Access | GetAttr | GetXattr | ListXattr | Lookup | ReadDir | ReadDirPlus | ReadLink

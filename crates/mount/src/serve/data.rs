@@ -49,6 +49,7 @@ pub fn open<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let attr = call.session.fs.open(&call.ctx(), call.ino(), request.flags)?;
     let handle = register(&call, &attr, request.flags, request.open_flags)?;
     if has(request.flags, OFlags::TRUNC) {
+        // The truncation took set-id bits away, and the answer to OPEN has no attributes.
         forget_mode(call.session, call.ino());
     }
     call.out.open_out(handle.0, kernel_flags(call.session, &attr, request.flags, handle));

@@ -54,6 +54,7 @@ fn list<F: FileSystem>(mut call: Call<'_, F>, with_attrs: bool, put: AppendEntry
             return Ok(Answer::Reply);
         }
     }
+    // The file system is not told of the dots: it begins at its own first cookie.
     let cookie = if request.offset <= BEHIND_PARENT { 0 } else { request.offset };
     let used = call.out.as_bytes().len();
     let room = limit.saturating_sub(used);
@@ -63,6 +64,7 @@ fn list<F: FileSystem>(mut call: Call<'_, F>, with_attrs: bool, put: AppendEntry
     for entry in call.session.fs.readdir(call.ino(), cookie, room, with_attrs)? {
         let validity =
             entry.attr.as_ref().map_or(Validity::default(), |attr| call.validity(&entry.name, attr));
+        // Only READDIRPLUS makes the kernel know a directory by this name.
         if with_attrs && entry.kind == mode::DIR {
             let key = (call.ino(), entry_hash(call.ino(), &entry.name));
             call.session.directory_names.listed(entry.ino, key, &entry.name);

@@ -80,6 +80,7 @@ impl<F: FileSystem> Call<'_, F> {
 
     /// Like [`Call::attr_validity`], for a file that the answer opens.
     fn attr_validity_of(&self, attr: &Attr, opens: Option<Handle>) -> Validity {
+        // Asked by the thread that got the attributes: a lease belongs to the last answer of a thread.
         let lease = self.session.fs.lease(attr.ino);
         let to = AnswerRecipient { thread: self.header.pid, opens };
         let lease = self.session.cached_attrs.tell(attr.ino, to, lease);

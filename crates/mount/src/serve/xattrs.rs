@@ -10,6 +10,7 @@ use crate::fs::FileSystem;
 pub fn setxattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = SetXattrIn::decode(&mut call.input)?;
     if call.session.negotiated.has(flags::init::SETXATTR_EXT) {
+        // Without the capability the name comes here already.
         SetXattrExtIn::decode(&mut call.input)?;
     }
     let name = call.input.name()?;

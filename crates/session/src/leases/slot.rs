@@ -191,6 +191,7 @@ impl ChangesAtPlace {
             }
         }
         if let Some((_, at)) = self.last.filter(|(other, _)| *other != client) {
+            // A client's own changes do not shorten its leases: for it the last change by another one counts.
             self.before = self.before.max(Some(at));
         }
         self.last = Some((client, now));
