@@ -280,6 +280,8 @@ impl Tokens {
         let is_turned = calls[1].ino < calls[0].ino;
         let [mut first, mut second] = [None, None];
         let [one, other] = if is_turned { [calls[1], calls[0]] } else { calls };
+        // Two calls that took them in any order would wait for each other.
+        assert!(one.ino < other.ino, "inodes {} and {} are covered in no order", one.ino, other.ino);
         let mut is_begun = false;
         loop {
             let accesses = match is_begun {

@@ -57,6 +57,7 @@ impl Content {
                 Err(error) => return Err(error),
             }
         }
+        assert!(done <= len, "{done} bytes of inode {} are copied, of {len}", copy.from);
         if from.epoch().is_some() {
             // Holes are not read as of an epoch: nobody else may have got the tokens that cover them up to now.
             self.checked(&from, self.homes.ask(copy.from)?)?;

@@ -332,6 +332,7 @@ pub fn scatter<'a>(ranges: &[TargetRange], into: &'a mut [u8]) -> Vec<Vec<IoSlic
     let mut slices: Vec<Vec<IoSliceMut<'a>>> = ranges.iter().map(|_| Vec::new()).collect();
     let mut rest = into;
     for (_, len, index) in pieces {
+        assert!(len <= rest.len(), "a piece of {len} bytes is behind the end of its buffer");
         let (piece, behind) = std::mem::take(&mut rest).split_at_mut(len);
         slices[index].push(IoSliceMut::new(piece));
         rest = behind;

@@ -80,6 +80,7 @@ impl StreamPlan {
     /// Counts a local message as begun that has to be sent after all.
     pub fn begun_here(&mut self, message: usize) {
         if let Some(target) = self.target(message) {
+            assert!(target.under_way < WINDOW, "message {message} is one too many to its target");
             target.under_way += 1;
             self.under_way += 1;
         }

@@ -61,6 +61,7 @@ impl Content {
         mut carry: impl FnMut(&KnownFile, &mut Carried) -> FsResult<bool>,
     ) -> FsResult<bool> {
         let Update { file, end, tries, has_bytes } = *update;
+        assert!(tries > 0, "a change of inode {} is not even tried", file.ino);
         let ino = file.ino;
         let changeable = |known: KnownFile| {
             known.check_changeable(ino)?;
@@ -184,6 +185,7 @@ impl Content {
         known: KnownFile,
         mut read: impl FnMut(&KnownFile) -> FsResult<bool>,
     ) -> FsResult<Option<u64>> {
+        assert!(tries > 0, "a read of inode {} is not even tried", file.ino);
         let mut known = self.checked(&file, known)?;
         for _ in 0..tries {
             if retry_in_progress(|| read(&known))? {

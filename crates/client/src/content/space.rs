@@ -136,6 +136,13 @@ impl Content {
         (kind, size): (SpaceKind, u64),
         carried: &mut Carried,
     ) -> FsResult<bool> {
+        assert!(
+            change.offset <= change.end,
+            "inode {}: a range from {} ends at {}",
+            change.ino,
+            change.offset,
+            change.end
+        );
         let piece = if kind == SpaceKind::Punch { HOLE } else { PIECE };
         // So much of each target at a time, all of them at once.
         let step = piece.saturating_mul(u64::from(known.layout.width.max(1)));

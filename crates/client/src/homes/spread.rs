@@ -37,6 +37,7 @@ impl SpreadDirs {
             // All at once: which were used last is not known, and each costs one detour.
             dirs.clear();
         }
+        assert!(dirs.len() < SPREAD_KNOWN_MAX, "{} directories are known to be spread", dirs.len());
         dirs.insert(dir);
         self.any.store(true, Ordering::Release);
     }

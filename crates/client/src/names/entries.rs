@@ -169,6 +169,7 @@ impl<K: Eq + Hash, T: Clone> Cached<K, T> {
                 shard.clear();
             }
         }
+        assert!(shard.len() < CACHED_MAX, "a shard of the cache has {} entries", shard.len());
         shard.insert(key, cached);
     }
 }
@@ -444,6 +445,11 @@ impl EntryCache {
                     listings.clear();
                 }
             }
+            assert!(
+                listings.len() < LISTED_MAX || listings.contains_key(&dir),
+                "the names of {} directories are cached",
+                listings.len()
+            );
             let new = Listing { since: now, questions: 0, names: None };
             let listing = listings.entry(dir).or_insert(new);
             // A list that has spared enough questions is worth another one.

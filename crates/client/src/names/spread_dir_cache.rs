@@ -64,6 +64,11 @@ impl SpreadDirCache {
             // Room for this one; the others cost a question each.
             dirs.clear();
         }
+        assert!(
+            dirs.len() < SPREAD_KNOWN_MAX || dirs.contains_key(&ino),
+            "{} directories are cached",
+            dirs.len()
+        );
         self.any.store(true, Ordering::Release);
         let dir = dirs.entry(ino).or_default();
         match &dir.cached {

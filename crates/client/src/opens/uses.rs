@@ -145,6 +145,7 @@ impl UseTable {
                 if shard.len() >= KEPT_MAX {
                     told.extend(shard.drain().filter_map(|((ino, _), mut used)| used.take(ino, now)));
                 }
+                assert!(shard.len() < KEPT_MAX, "{} uses of files are gathered in a shard", shard.len());
                 let (first, last) = (end.map_or(now, |(_, begun, _)| begun), now);
                 let new = UseTracker { tracker: Tracker::new(stripe), caller: who(thread), first, last };
                 shard.entry((ino, thread)).or_insert(new)

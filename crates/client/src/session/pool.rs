@@ -219,6 +219,12 @@ impl Slots {
                 assert!(former.is_none(), "page {slot} is given to inode {ino}, and is that of {former:?}");
             }
         }
+        assert!(
+            self.free.len() <= self.owners.len(),
+            "{} of {} pages are free",
+            self.free.len(),
+            self.owners.len()
+        );
         self.high = self.high.max((self.owners.len() - self.free.len()) as u32);
         Some(slots)
     }

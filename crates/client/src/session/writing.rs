@@ -29,6 +29,7 @@ impl<'a> Sending<'a> {
             bivouac_net::before_waiting();
             file.sent.wait_while(&mut state, |state| state.is_sending);
         }
+        assert!(!state.is_sending, "two threads are about to send pages of inode {}", file.ino);
         state.is_sending = true;
         Sending(file)
     }
