@@ -125,18 +125,25 @@ impl Client {
         // Before the change, of which the answer says the new size.
         let heard = set.size.and_then(|_| self.homes.size_heard(ino));
         let change = || {
+            let mut was_dirty = false;
             if set.mtime.is_some() {
                 // The time that is set now is later than what the home has not heard of yet, or is hearing just now.
-                self.known.take_dirty(ino);
+                was_dirty = self.known.take_dirty(ino);
                 self.known.mtime_updates.wait(ino);
                 // Again if that has failed.
-                self.known.take_dirty(ino);
+                was_dirty |= self.known.take_dirty(ino);
             }
             let request = SetAttrRequest { ino, set: *set };
             let (home, asked) = (self.connections.home(ino)?, self.homes.leases.now());
             let seen = self
                 .homes
-                .changing(ino, || self.connections.change::<op::SetAttr>(home, ctx, &request, &[]))?;
+                .changing(ino, || self.connections.change::<op::SetAttr>(home, ctx, &request, &[]))
+                .inspect_err(|_| {
+                    // No time was set, so that of what was written has yet to be told.
+                    if was_dirty {
+                        self.known.mark_dirty(ino);
+                    }
+                })?;
             Ok((asked, seen))
         };
         let changed = match set.size {

@@ -96,9 +96,10 @@ impl PendingMtimeUpdates {
         if !self.has(ino) {
             return;
         }
+        // Not under the lock: it may start a thread.
+        bivouac_net::before_waiting();
         let mut files = self.files.lock();
         while files.contains_key(&ino) {
-            bivouac_net::before_waiting();
             self.ended.wait(&mut files);
         }
     }

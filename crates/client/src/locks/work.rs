@@ -122,15 +122,21 @@ impl LockDesk {
 
     /// Unlocks what the owner of `lock` has left locked, before it locks anew.
     pub(super) fn send_unsent(&self, ino: Ino, lock: &FileLock) -> FsResult<()> {
-        let own = self.request(ino, lock, None);
+        let (own, mut has_said) = (self.request(ino, lock, None), false);
         loop {
             let (home, request) = {
                 let mut state = self.state.lock();
                 let Some(found) = state.unsent.iter_mut().find(|unsent| unsent.is_of(&own)) else {
                     return Ok(());
                 };
-                if found.busy {
+                if found.busy && !has_said {
+                    // Not under the lock: it may start a thread. The state is looked at again behind it.
+                    drop(state);
                     bivouac_net::before_waiting();
+                    has_said = true;
+                    continue;
+                }
+                if found.busy {
                     self.news.wait(&mut state);
                     continue;
                 }

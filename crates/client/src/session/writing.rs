@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX, TRANSFER_MAX};
 use bivouac_types::{ByteRange, Contract, Errno, FsError, FsResult, Ino};
+use parking_lot::MutexGuard;
 
 use super::arena::PAGE;
 use super::file::{Batch, CachedFile};
@@ -26,7 +27,8 @@ impl<'a> Sending<'a> {
     pub fn begin(file: &'a CachedFile) -> Sending<'a> {
         let mut state = file.state.lock();
         if state.is_sending {
-            bivouac_net::before_waiting();
+            // Not under the lock: it may start a thread.
+            MutexGuard::unlocked(&mut state, bivouac_net::before_waiting);
             file.sent.wait_while(&mut state, |state| state.is_sending);
         }
         assert!(!state.is_sending, "two threads are about to send pages of inode {}", file.ino);
