@@ -189,6 +189,7 @@ impl PendingEvents {
                 (self.processes.len() - 1) as u16
             }
         };
+        assert!(self.processes.len() <= 1 << 16, "{} processes have no numbers", self.processes.len());
         self.threads.insert(thread, process);
         process
     }

@@ -101,7 +101,10 @@ impl KnownFiles {
     /// Adds an open.
     pub fn add(&self, ino: Ino, open: OpenId) {
         let mut shard = self.shard(ino).lock();
-        shard.files.entry(ino).or_default().opens.push(open);
+        let opens = &mut shard.files.entry(ino).or_default().opens;
+        // The home counts it once, and one of two closes would not be known there.
+        assert!(opens.last() != Some(&open), "{open:?} of inode {ino} is added twice");
+        opens.push(open);
     }
 
     /// Removes an open, for writing or not; returns it, and true if the home has yet to be told that content changed.

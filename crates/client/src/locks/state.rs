@@ -151,6 +151,8 @@ impl LockState {
     /// Takes in whether a request has its lock, as the home has said.
     pub fn conclude(&mut self, number: u64, asked: FsResult<bool>, now: Instant) -> Concluded {
         let Some(ticket) = self.tickets.get_mut(&number) else { return Concluded::Unknown };
+        // Asked by two threads, it could be answered before the later of their questions arrives.
+        assert!(ticket.busy, "an answer about request {number} comes, for which nobody has asked");
         let outcome = match asked {
             Ok(true) => Ok(()),
             // The home has said so by way of the node, before the answer to what was asked.

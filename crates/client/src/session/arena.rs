@@ -152,6 +152,7 @@ impl Arena {
 
     fn place_of(&self, slot: u32, at: u32, len: usize) -> u64 {
         // What is behind it is another file's.
+        assert!(slot < self.pages, "page {slot} of a pool of {} is used", self.pages);
         assert!(u64::from(at) + len as u64 <= PAGE, "{len} bytes at {at} of page {slot} reach behind it");
         self.place(slot) + u64::from(at)
     }
