@@ -11,9 +11,6 @@ use bivouac_net::{Auth, Secret};
 use bivouac_types::limits::PAGE_POOL_DEFAULT;
 use bivouac_types::{ClientId, NodeId};
 
-/// Highest bit of a client's number: set for nodes that are clients of their peers.
-const NODE_BIT: u64 = 1 << 63;
-
 /// Number of nodes for which the usual limit of open files suffices.
 const NODES_PLAIN_MAX: usize = 256;
 
@@ -32,9 +29,11 @@ pub fn connect(dir: &StateDir, state: &FormationState, wait: Duration) -> Launch
     }
     let auth =
         Auth { formation: map.formation, secret: Secret::new(dir.secret()?), is_secure: map.is_secure };
-    let id = ClientId(u64::from_le_bytes(random_bytes()?) & !NODE_BIT);
+    // Any other random number could be a mount's, of which homes ask that mount's node whether it lives.
+    let id = ClientId::of_process(map.formation, u64::from_le_bytes(random_bytes()?));
     let options = ClientOptions { id, wait, near: None, incarnation: 0, page_pool: PAGE_POOL_DEFAULT };
     let client = Client::nearby(Arc::new(map), &auth, &options);
+    // Else each question would first wait for a node that is known to be gone.
     if let Some(liveness) = client.liveness() {
         state.lost().for_each(|node| liveness.set_dead(NodeId(node), true));
     }

@@ -41,6 +41,7 @@ pub fn answer_question(dir: &StateDir, question: &HostQuestion<'_>) -> FsResult<
 /// Jobs whose numbers are behind one, as many as there is room for. Of one with very many transfers these are left out.
 fn stages(jobs: &Value, behind: u64, most: usize) -> Vec<u8> {
     let mut all: Vec<Value> = Vec::new();
+    // An empty list takes two bytes, its brackets.
     let mut room = most.saturating_sub(2);
     for job in jobs.as_array().into_iter().flatten() {
         if job.get("job").and_then(Value::as_u64).unwrap_or(0) <= behind {
@@ -50,6 +51,7 @@ fn stages(jobs: &Value, behind: u64, most: usize) -> Vec<u8> {
         if job.to_string().len() > most / 2 {
             job["transfers"] = Value::Array(Vec::new());
         }
+        // One byte for the comma; what has no room comes with the next question, behind the last number.
         let Some(left) = room.checked_sub(job.to_string().len() + 1) else { break };
         room = left;
         all.push(job);
@@ -70,6 +72,7 @@ impl Hosts {
     /// Returns the hosts of a formation, without the one that has the nodes `but`; `None` for a formation on one host,
     /// or one that does not run.
     pub fn of(dir: &StateDir, state: &FormationState, but: &[u16]) -> Option<Hosts> {
+        // A part says nothing of other hosts, but the map that it was given names all nodes.
         let is_over_hosts = state.is_over_hosts() || state.part.is_some();
         let map = (is_over_hosts && dir.is_held()).then(|| state.map()).flatten()?;
         let mut hosts: BTreeMap<(String, String), Vec<NodeId>> = BTreeMap::new();
@@ -97,6 +100,7 @@ impl Hosts {
         ask: impl Fn(&Host<'_>) -> FsResult<T> + Sync,
     ) -> Vec<(&str, FsResult<T>)> {
         let answers = parallel_map(&self.0, |(_, nodes)| ask(&Host { client, nodes }));
+        assert_eq!(answers.len(), self.0.len(), "answers are told by the position of their hosts");
         let names = self.0.iter().map(|(name, _)| name.as_str());
         names
             .zip(answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(Errno::EIO.into()))))
@@ -161,6 +165,7 @@ impl Host<'_> {
         for _ in 0..ANSWERS_MAX {
             let last = all.last().and_then(|job| job.get("job")?.as_u64()).unwrap_or(0);
             let some: Vec<Value> = decoded(&self.ask(STAGES, last)?)?;
+            // A host that repeats itself, or counts backwards, would be asked for ever.
             let goes_on =
                 some.last().and_then(|job| job.get("job")?.as_u64()).is_some_and(|next| next > last);
             if !goes_on {

@@ -27,6 +27,7 @@ impl PartitionReport {
         let places = partition.places(client.map());
         let space = client.homes.statfs(partition.dir).unwrap_or_default();
         let bytes = |blocks: u64| blocks * u64::from(space.block_size);
+        // Pins are asked of every node, and only partitions with a source have any.
         let pinned =
             partition.settings.source.as_ref().and_then(|_| client.site.pinned().ok()).unwrap_or_default();
         let pinned = || pinned.iter().filter(|file| file.partition == partition.id);

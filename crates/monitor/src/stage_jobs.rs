@@ -67,6 +67,7 @@ impl StageMonitor {
     }
 
     fn client(&self, state: &FormationState) -> LaunchResult<Arc<Client>> {
+        // Under the lock: of several that ask first at once, one connects.
         let mut known = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = &*known {
             return Ok(Arc::clone(client));

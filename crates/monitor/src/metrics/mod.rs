@@ -86,6 +86,7 @@ impl Samples {
 
 /// Returns the upper end of a range of times, in seconds.
 fn seconds_of(range: usize) -> String {
+    assert!(range < TIME_RANGES, "there is no range {range} of times");
     let (whole, rest) = ((1_u64 << range) / 1_000_000, (1_u64 << range) % 1_000_000);
     format!("{whole}.{rest:06}")
 }

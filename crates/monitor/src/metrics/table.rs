@@ -221,6 +221,7 @@ fn seconds(milliseconds: u64) -> f64 {
 }
 
 fn states(report: &StatusReport, samples: &mut Samples) {
+    // Also those that it is not in, as 0: a query for one state finds a value, not a gap.
     for state in ["starting", "running", "degraded", "stopping", "dead"] {
         samples.add(&[("state", &state)], (report.state == state).into());
     }

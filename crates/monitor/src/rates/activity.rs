@@ -86,6 +86,7 @@ impl ActivitySampler {
             }
             Err(error) => (Vec::new(), vec![("this host".to_owned(), error.to_string())]),
         };
+        // Two questions may be at the same moment, and rates of no time would be endless.
         let seconds = since.map_or(0.0, |since| since.as_secs_f64()).max(1e-3);
         let stages = self.copied.next(&jobs, seconds);
         let busy = BusiestUses::between(&self.told, &told, since.map_or(0, ms));
@@ -99,6 +100,7 @@ impl ActivitySampler {
             stages,
             unknown: unknown.into_iter().chain(silent).collect(),
         });
+        // Looking up paths is a part of what the nodes spend on it, so it counts.
         self.took = asked.elapsed();
         self.last.clone_from(&activity);
         activity
@@ -127,6 +129,7 @@ fn ask(client: &Client, report: &StatusReport) -> (HashMap<u16, UseSnapshot>, Ve
     let answers = parallel_map(&ready, |node| {
         client.nodes().list_uses(NodeId(*node)).map(|table| UseSnapshot::new(&table))
     });
+    assert_eq!(answers.len(), ready.len(), "answers are told by the position of their nodes");
     let (mut told, mut unknown) = (HashMap::new(), Vec::new());
     for (node, answer) in ready.iter().zip(answers) {
         match answer {

@@ -47,6 +47,7 @@ pub fn past(dir: &StateDir, now: &StatusReport, back_ms: u64) -> LaunchResult<Ve
 fn gather(client: &Client, now: &StatusReport, until: u64, back_ms: u64) -> Intervals {
     let ready: Vec<u16> = now.nodes.iter().filter(|node| node.state == "ready").map(|node| node.id).collect();
     let answers = parallel_map(&ready, |node| client.nodes().list_history(NodeId(*node), true, back_ms));
+    assert_eq!(answers.len(), ready.len(), "answers are told by the position of their nodes");
     let told = ready.iter().zip(answers).filter_map(|(node, answer)| {
         let told = answer?.ok()?;
         Some((*node, until.saturating_sub(told.uptime_ms), told.history))
@@ -57,7 +58,9 @@ fn gather(client: &Client, now: &StatusReport, until: u64, back_ms: u64) -> Inte
 /// Puts together the histories of nodes, each with when it began: seconds, and minutes that are over before the first
 /// second.
 fn put_together(told: &[(u16, u64, History)]) -> Intervals {
-    let begins = told.iter().filter_map(|(_, began, history)| Some(began + history.seconds.first()?.at_ms));
+    let begins = told
+        .iter()
+        .filter_map(|(_, began, history)| Some(began.saturating_add(history.seconds.first()?.at_ms)));
     let first = begins.min().unwrap_or(u64::MAX);
     let mut intervals = Intervals::new();
     for (node, began, history) in told {

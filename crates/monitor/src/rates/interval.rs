@@ -151,6 +151,7 @@ impl Rates {
     /// Rates between two looks, `took` apart.
     #[must_use]
     pub fn between(before: &StatusReport, now: &StatusReport, took: Duration, unix_ms: u64) -> Rates {
+        // Two looks may be at the same moment, and rates of no time would be endless.
         let seconds = took.as_secs_f64().max(1e-3);
         let mut operations = BTreeMap::<&str, OperationDelta>::new();
         let mut nodes = Vec::new();

@@ -21,7 +21,7 @@ const DEPTH_MAX: usize = 256;
 /// Location of files.
 #[derive(Default)]
 pub struct PathCache {
-    /// Paths found; nothing about those not found.
+    /// Names found; `None` for those that were looked for in vain.
     known: HashMap<Ino, (Instant, Option<String>)>,
     /// Entries that may still be looked through.
     left: usize,
@@ -64,6 +64,7 @@ impl PathCache {
             return name.clone();
         }
         let name = self.search(client, dir, ino);
+        // Also what was not found: else each look would spend all of its entries on the same lost names.
         self.known.insert(ino, (Instant::now(), name.clone()));
         name
     }

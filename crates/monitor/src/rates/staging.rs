@@ -35,6 +35,7 @@ pub struct StagedBytes(HashMap<(Option<String>, u64), u64>);
 impl StagedBytes {
     /// Returns the jobs under way with their rates since the last look, `seconds` ago.
     pub fn next(&mut self, jobs: &[Value], seconds: f64) -> Vec<JobRates> {
+        assert!(seconds > 0.0, "rates over {seconds} s");
         let running = jobs.iter().filter(|job| job["state"] == "running");
         let mut rates: Vec<JobRates> = running.map(job).collect();
         let key = |job: &JobRates| (job.host.clone(), job.job);

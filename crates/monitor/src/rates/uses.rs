@@ -179,6 +179,7 @@ fn add<K: Eq + Hash, V>(sums: &mut HashMap<K, (V, UseCounts)>, key: K, value: V,
 
 fn busiest<K: Ord + Copy, V>(sums: HashMap<K, (V, UseCounts)>) -> Vec<(K, V, UseCounts)> {
     let mut all: Vec<_> = sums.into_iter().map(|(key, (value, did))| (key, value, did)).collect();
+    // Maps have no order: with the key, equal rows keep their places from look to look.
     all.sort_by_key(|(key, _, did)| (Reverse(did.weight()), *key));
     all.truncate(BUSY_MAX);
     all

@@ -70,6 +70,7 @@ impl Comparison {
             (Some(before), Some(now), Some(finding)) => (before, now, shown(finding.place.as_ref())),
             _ => (ComparedRun::of_all(old), ComparedRun::of_all(new), "all files".to_owned()),
         };
+        // By the byte, not by the time: the later run may be longer because it did more.
         let faster = before.pace() / now.pace();
         let verdict = match faster {
             _ if before.bytes == 0 || now.bytes == 0 => "no difference",

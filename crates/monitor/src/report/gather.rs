@@ -106,6 +106,7 @@ pub fn gather(dir: &StateDir) -> LaunchResult<JobReport> {
 /// Asks mounts to report open files, and waits a moment for files that were just closed.
 fn settle(client: &Client, nodes: usize) {
     let nodes = || (0..nodes).map(|node| NodeId(node as u16));
+    // The question itself has each node tell its mounts to report what they have open.
     nodes().for_each(|node| drop(client.nodes().list_uses(node)));
     let begun = Instant::now();
     let is_open =
@@ -158,6 +159,7 @@ impl ReportInputs {
         let files = || tables.iter().flat_map(|table| &table.uses.files);
         let wanted: HashSet<Ino> = files().map(|file| file.ino).collect();
         let paths = client.sized_paths_to(&wanted, ENTRIES_MAX).unwrap_or_default();
+        // Gone, or behind the last entry that is looked through: the directory has to do.
         let lost: HashSet<Ino> =
             files().filter(|file| !paths.contains_key(&file.ino)).map(|file| file.parent).collect();
         let name = |dir: Ino| Some((dir, client.path_of_dir(dir).ok().flatten()?));
@@ -198,6 +200,7 @@ impl ReportInputs {
                 total.add(&file.pattern);
                 used.push((self.file_row(file, later), file));
             }
+            // Processes of a mount work through many homes, and each home has a row of them.
             for process in &table.processes {
                 let row = self.process_row(process, later);
                 let sum = processes
@@ -213,7 +216,10 @@ impl ReportInputs {
         report.findings = findings(&Facts { groups: report.places.clone() });
         let times = used.iter().map(|(row, _)| (row.first_ms, row.last_ms));
         let span = times.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
-        report.span_ms = span.map_or(0, |(first, last)| last - first);
+        report.span_ms = span.map_or(0, |(first, last)| {
+            assert!(first <= last, "the last use at {last} ms was before the first at {first} ms");
+            last - first
+        });
         let without = report.places.iter().filter(|place| !place.has_source);
         report.site.here = without.map(|place| place.pattern.both().bytes).fold(0, u64::saturating_add);
         report.files = used.into_iter().map(|(row, _)| row).collect();

@@ -120,6 +120,10 @@ fn table(page: &mut String, table: &Table) {
 
 fn table_part(page: &mut String, table: &Table, rows: &[Vec<String>]) {
     let Table { caption, head, right, .. } = table;
+    assert!(
+        rows.iter().all(|row| row.len() == head.len()),
+        "{caption}: a row has not as many cells as the head"
+    );
     // The region takes the focus, so that the keyboard scrolls a table that is wider than the screen.
     add(page, format_args!("<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"{caption}\">\n"));
     add(page, format_args!("<table><caption>{caption}</caption>\n<thead><tr>"));
@@ -142,6 +146,7 @@ fn table_part(page: &mut String, table: &Table, rows: &[Vec<String>]) {
 
 /// Appends the timeline as bars: what was read upwards, what was written downwards.
 fn timeline(page: &mut String, timeline: &Timeline) {
+    // A timeline has a fixed number of bins: those behind the last work have not been yet.
     let last = timeline.bins.iter().rposition(|bin| *bin != Bin::default()).map_or(0, |last| last + 1);
     let bins = timeline.bins.get(..last).unwrap_or_default();
     let most = bins.iter().map(|bin| bin.read.max(bin.written)).max().unwrap_or(0).max(1);
@@ -157,10 +162,12 @@ fn timeline(page: &mut String, timeline: &Timeline) {
         page,
         format_args!(
             "<svg viewBox=\"0 0 {} 82\" role=\"img\" aria-label=\"Bytes read and written, {width} for each bar\" preserveAspectRatio=\"none\">\n",
+            // A job of a few moments has bars of the usual width, not a few that fill the page.
             bins.len().max(20) * 10
         ),
     );
     for (index, bin) in bins.iter().enumerate() {
+        // Half a unit at least: what was little is to be seen beside what was much.
         let high = |value: u64| (value as f64 / most as f64 * 40.0).max(if value > 0 { 0.5 } else { 0.0 });
         let (read, written, x) = (high(bin.read), high(bin.written), index * 10);
         let says = format!("{} read, {} written", format_size(bin.read), format_size(bin.written));

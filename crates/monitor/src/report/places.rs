@@ -29,6 +29,7 @@ pub fn places(used: &[(FileRow, &FileUse)], partitions: &HashMap<PartitionId, Pa
     for (row, file) in used {
         let partition = partitions.get(&file.partition);
         let path = partition.map_or_else(|| top(&row.path), |place| place.path.clone());
+        // Files come with the most used first, so that one's stripe stands for the directory.
         let sum = sums.entry(path).or_insert_with_key(|path| DirectorySum::new(path, partition, row));
         sum.add(row, file);
     }

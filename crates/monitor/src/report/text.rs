@@ -88,6 +88,7 @@ fn timeline(timeline: &Timeline, has_blocks: bool) -> String {
 }
 
 fn letter(value: u64, most: u64, has_blocks: bool) -> char {
+    assert!(value <= most, "{value} is more than the most, {most}");
     let levels: [char; 9] = match has_blocks {
         true => [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'],
         false => [' ', '_', '.', '-', '-', '=', '+', '*', '#'],
@@ -102,8 +103,10 @@ fn letter(value: u64, most: u64, has_blocks: bool) -> char {
 
 /// Returns the lines of at most 80 columns; the words of a longer one go on below.
 fn wrap(line: &str, indent: &str) -> String {
+    // Full, so that the first word begins a line with its indent.
     let (mut text, mut column) = (String::new(), COLUMNS);
-    for word in line.split_whitespace() {
+    // Paths of partitions stand in advice as they are, and may have what moves a cursor.
+    for word in line.split_whitespace().map(|word| tables::shown(word.as_ref())) {
         let wide = word.chars().count();
         if column + 1 + wide > COLUMNS {
             text.push_str(if text.is_empty() { "" } else { "\n" });
@@ -113,7 +116,7 @@ fn wrap(line: &str, indent: &str) -> String {
             text.push(' ');
             column += 1;
         }
-        text.push_str(word);
+        text.push_str(&word);
         column += wide;
     }
     text + "\n"

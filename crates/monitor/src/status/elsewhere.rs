@@ -18,6 +18,7 @@ pub fn add_nodes(state: &mut FormationState) {
             id,
             host: entry.host,
             process: None,
+            // Called ready until it is asked: only an answer tells more, and one that is not ready is not asked.
             life: if is_lost { NodeLife::Failed } else { NodeLife::Ready },
             message: is_lost.then(|| "it was given up".to_owned()),
             deaths: 0,
@@ -54,6 +55,7 @@ pub fn hosts(nodes: &[NodeReport]) -> Vec<HostReport> {
         }
     }
     for host in &mut hosts {
+        assert!(!host.nodes.is_empty(), "host {} is told without a node", host.name);
         let mut of_it = nodes.iter().filter(|node| host.is_of(node));
         if of_it.all(|node| node.files.is_none()) {
             host.state = "silent";

@@ -69,6 +69,7 @@ impl LinkReport {
         self.round_trip_us = self.round_trip_us.min(link.round_trip_us);
         self.rate = self.rate.max(link.rate);
         self.breaks += link.breaks;
+        // 0 says that there was no error, and `None` is less than any time.
         let error = Some(link.error_unix_ms).filter(|at| *at > 0);
         if error > self.error_unix_ms {
             (self.error_unix_ms, self.last_error) = (error, Some(link.last_error.clone()));

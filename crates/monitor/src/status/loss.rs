@@ -71,6 +71,7 @@ impl LossReport {
                 MoveStage::Serving | MoveStage::Failed => None,
             }),
         });
+        // A node that moved stays failed in its former host's part: it is told once, as moved.
         let failed = state.failed_here().filter(|node| state.moves.iter().all(|m| m.node != node.id));
         let given_up = failed.map(|node| LostNode {
             node: node.id,

@@ -183,6 +183,7 @@ impl From<&HostState> for HostReport {
 
 fn hosts_of(hosts: &[HostState], departures: &[Departure]) -> Vec<HostReport> {
     let mut reports: Vec<HostReport> = hosts.iter().map(HostReport::from).collect();
+    // A departure that was given up leaves the host as it was.
     for departure in departures.iter().filter(|known| known.stage != DepartureStage::GivenUp) {
         if let Some(report) = reports.get_mut(departure.host).filter(|report| report.state == "up") {
             report.state = "leaving";
@@ -393,6 +394,7 @@ fn look_at<T>(
     mut state: FormationState,
     ask: impl FnOnce(&Client, &StatusReport) -> T,
 ) -> LaunchResult<(StatusReport, Option<T>)> {
+    // The lock, not the state, tells whether it runs: what was killed has written nothing down.
     let held = dir.is_held();
     if held && state.is_over_hosts() && dir.is_whole() {
         state = look_at_hosts(dir, state)?;
@@ -431,6 +433,7 @@ type Answer = Option<Result<NodeStatus, String>>;
 
 fn ask_all(client: &Client, state: &FormationState) -> Vec<Answer> {
     let ask = |node: &NodeState| {
+        // Of other hosts no process can be looked at from here, so their nodes are asked in any case.
         let is_elsewhere = state.is_over_hosts() || elsewhere::is_elsewhere(state, node);
         let lives = is_elsewhere || node.process.is_some_and(|process| process.is_alive());
         let serves = node.life == NodeLife::Ready && lives;
@@ -446,6 +449,7 @@ fn report(
     answers: Vec<Answer>,
     (partitions, unflushed): (Vec<PartitionReport>, Option<UnflushedReport>),
 ) -> StatusReport {
+    assert_eq!(answers.len(), state.nodes.len(), "answers are told by the position of their nodes");
     // A keeper on another host lives: it has just answered.
     let is_kept_elsewhere = state.is_over_hosts() && !dir.is_whole();
     let alive = is_kept_elsewhere || state.supervisor.is_some_and(|process| process.is_alive());
@@ -530,6 +534,7 @@ fn node_report(node: &NodeState, held: bool, answer: Answer) -> NodeReport {
         _ if !held => "dead",
         NodeLife::Ready if status.is_some() => "ready",
         NodeLife::Ready if silence.is_some() => "unreachable",
+        // It was not even asked: its process is gone, and the supervisor has not noted that yet.
         NodeLife::Ready => "dead",
         other => other.name(),
     };
@@ -609,6 +614,7 @@ impl StatusReport {
 
     /// Returns the files and directories besides the root, and bytes of data, as far as nodes answer.
     pub fn content(&self) -> (u64, u64) {
+        // The root is counted by its home, and is nothing that a user has made.
         (self.totals.files.saturating_sub(1), self.totals.used_bytes)
     }
 

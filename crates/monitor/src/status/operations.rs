@@ -39,6 +39,7 @@ impl OperationReport {
         if self.name == Op::Status.name() {
             return 0;
         }
+        // Counts are read while requests come and end, so the end of one may be seen before its beginning.
         let done = self.client_times.count().saturating_add(self.peer_times.count());
         self.client.saturating_add(self.peer).saturating_sub(done.saturating_add(self.cut_off))
     }

@@ -34,6 +34,7 @@ pub fn silent<'a>(answers: impl Iterator<Item = &'a NodeStatus>) -> Vec<SilentRe
                 )
             };
             let entry = found.entry(node).or_insert_with(fresh);
+            // The worse word counts from here on, without those who said the milder one.
             if silent.liveness > entry.0 {
                 *entry = fresh();
             }
