@@ -33,6 +33,7 @@ impl Cache {
     /// Returns the recorded path of content with this digest, if a file of this size exists there.
     #[must_use]
     pub fn find(&self, digest: &Digest, size: u64) -> Option<PathBuf> {
+        // A path stands for content by its digest alone: whether it is still that content, whoever reads it compares.
         let path = fs::read_to_string(self.content(digest)).ok().filter(|path| path.len() <= PATH_MAX)?;
         let seen = fs::symlink_metadata(&path).ok()?;
         (seen.is_file() && seen.len() == size).then(|| path.into())
@@ -73,6 +74,7 @@ impl Cache {
 
     /// Keeps bytes in a file, whole or not at all: it is written beside its name.
     fn keep(&self, path: &Path, bytes: &[u8]) {
+        // The process is in the name, so that two that keep the same do not write into one file.
         let beside = path.with_extension(format!("{}.new", std::process::id()));
         let kept = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&beside, bytes));
         let _the_cache_is_for_speed = kept.and_then(|()| fs::rename(&beside, path));

@@ -58,6 +58,7 @@ impl<'w> Catalogue<'w> {
                 format!("{}: has too many files for one entry; publish its directories", manifest.title);
             return Err(PublishError::new(Cause::Usage, text));
         }
+        // The description last: an entry is there once that is, and it has the digest of the metalink.
         let name = ro_crate::metalink_name(&manifest.id);
         self.shelf.put(&manifest.id, &[(&name, metalink.as_bytes()), (ro_crate::FILE, described.as_bytes())])
     }
@@ -68,6 +69,7 @@ impl<'w> Catalogue<'w> {
     /// That it cannot be listed.
     pub fn list(&self) -> PublishResult<CatalogueListing> {
         let mut found = CatalogueListing::default();
+        // Directories with other names are not ours, and are no damage.
         for id in self.shelf.list()?.iter().filter(|id| ro_crate::is_id(id)) {
             match self.describe(id) {
                 Ok((manifest, _)) => found.entries.push(manifest),
@@ -99,6 +101,7 @@ impl<'w> Catalogue<'w> {
                 _ => error,
             })?;
         let (manifest, digest) = ro_crate::decode(&text).map_err(|why| self.damaged(id, &why))?;
+        // A directory that was copied or renamed would otherwise be listed under a name that is not its own.
         if manifest.id == id {
             Ok((manifest, digest))
         } else {
@@ -123,6 +126,7 @@ impl<'w> Catalogue<'w> {
     /// [`Cause::NotFound`].
     pub fn remove(&self, id: &str) -> PublishResult<()> {
         if !ro_crate::is_id(id) {
+            // It refuses such a name, with the words that all commands have for it.
             self.describe(id)?;
         }
         self.shelf.remove(id, &[ro_crate::FILE, &ro_crate::metalink_name(id)]).map_err(|error| {

@@ -73,6 +73,7 @@ impl From<bivouac_source::SourceError> for PublishError {
         use bivouac_source::Cause as Source;
         let cause = match error.cause() {
             Source::NotFound => Cause::NotFound,
+            // Only creation has a precondition here: what it finds changed is that something is there.
             Source::Changed => Cause::Exists,
             Source::Denied | Source::ReadOnly => Cause::Denied,
             Source::Lost => Cause::Unreachable,

@@ -129,6 +129,7 @@ fn missing(
                 watch.already(item.size);
                 watch.file_done(&item.name);
             }
+            // All that differ are looked for, so that one message names their number and one --force settles them.
             Some(_) if !order.force => different.push(spot.path.display().to_string()),
             _ => missing.push(number),
         }

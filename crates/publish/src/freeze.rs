@@ -81,7 +81,7 @@ pub fn freeze(
     let (mut files, mut skipped) = (Vec::new(), Vec::new());
     if top.is_dir() {
         scan(path, "", &mut files, &mut skipped)?;
-    } else {
+    } else if top.is_file() {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         files.push(ScannedFile {
             path: path.to_owned(),
@@ -92,6 +92,7 @@ pub fn freeze(
     if files.is_empty() {
         return Err(PublishError::new(Cause::Usage, format_args!("{}: has no files", path.display())));
     }
+    // By name, so that a tree has one metalink, whatever order its directories are read in.
     files.sort_by(|a, b| a.name.cmp(&b.name));
     watch.found(files.len() as u64, files.iter().map(|file| file.state.size).sum());
     let items = hash_all(&files, jobs, watch, cancel)?;
@@ -133,6 +134,7 @@ fn scan(
         let entry = entry.map_err(|error| PublishError::system(dir.display(), &error))?;
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
         let seen =
+            // Links are not followed: what is published is below the path, and a loop has no end.
             fs::symlink_metadata(&path).map_err(|error| PublishError::system(path.display(), &error))?;
         let name = if above.is_empty() { name } else { format!("{above}/{name}") };
         if seen.is_dir() {
@@ -184,6 +186,7 @@ fn hash(file: &ScannedFile, watch: &dyn FetchObserver, cancel: &AtomicBool) -> P
     // The path may lead to a FIFO by now, and to open that would wait for a writer.
     let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let mut open = File::options().read(true).custom_flags(flags).open(&file.path).map_err(failed)?;
+    // Again from the descriptor: the path may have been replaced between the scan and this.
     if FileState::of(&open.metadata().map_err(failed)?) != file.state {
         return Err(changed(&file.path));
     }
@@ -214,6 +217,7 @@ fn hash(file: &ScannedFile, watch: &dyn FetchObserver, cancel: &AtomicBool) -> P
         }
         pieces.push(piece.end());
     }
+    // Written to while it was read: the digests may be of neither content.
     if FileState::of(&open.metadata().map_err(failed)?) != file.state {
         return Err(changed(&file.path));
     }

@@ -87,6 +87,7 @@ impl<'w> Readers<'w> {
 
     /// Reads a piece of the file at a URL.
     pub(crate) fn read(&self, url: &str, access: Access, sink: Sink<'_>) -> Result<(), ReadError> {
+        assert!(access.len > 0, "an empty part of {url} is asked for");
         match Location::of_url(url) {
             Some(Location::Path(path)) => read_path(&path, access, sink),
             Some(Location::Web(url)) => self.read_web(&url, access, sink),
@@ -112,6 +113,7 @@ impl<'w> Readers<'w> {
     fn read_web(&self, url: &Url, access: Access, sink: Sink<'_>) -> Result<(), ReadError> {
         let Access { offset, len, size } = access;
         let is_whole = offset == 0 && len == size;
+        // The bytes of the file are compared, and an encoding of them would be others.
         let mut headers = vec![("accept-encoding", "identity".to_owned())];
         if !is_whole {
             headers.push(("range", format!("bytes={offset}-{}", offset + len - 1)));
@@ -127,6 +129,7 @@ impl<'w> Readers<'w> {
                     return Err(ReadError::Lacks("has another size now".to_owned()));
                 }
             }
+            // A server without ranges sends all from the beginning, which is not this piece.
             200 => return Err(ReadError::Lacks("does not send parts of files".to_owned())),
             206 => check_range(answer.header("content-range"), access).map_err(ReadError::Lacks)?,
             416 => return Err(ReadError::Lacks("has another size now".to_owned())),
@@ -165,6 +168,7 @@ impl<'w> Readers<'w> {
             )));
         }
         let store = self.store(place).map_err(of_error)?;
+        // Of one version all pieces: an object that is replaced meanwhile is refused by the store.
         let known = self.versions.lock().get(url).cloned();
         let version = match known {
             Some(version) => version,

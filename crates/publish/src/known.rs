@@ -46,6 +46,7 @@ impl CachedEntry {
         if catalogue != which.catalogue {
             return Err("is of another catalogue".to_owned());
         }
+        // What a stranger keeps may be any entry: the name in it is compared, not the one it came under.
         if known.manifest.id == which.id { Ok(known) } else { Err("has the name of another".to_owned()) }
     }
 

@@ -83,6 +83,7 @@ fn item(node: Node<'_, '_>) -> Result<DataSetFile, String> {
     let wrong = |why: &str| format!("{name:?}: {why}");
     let size = children(node, "size").next().and_then(|size| size.text()?.trim().parse::<u64>().ok());
     let size = size
+        // Offsets of files are signed in system calls.
         .filter(|size| *size <= i64::MAX as u64)
         .ok_or_else(|| wrong("its size is missing or no number"))?;
     let is_sha256 =
@@ -98,6 +99,7 @@ fn item(node: Node<'_, '_>) -> Result<DataSetFile, String> {
     if digest.is_none() && pieces.is_empty() {
         return Err(wrong("has no SHA-256, so nothing tells whether what comes is right"));
     }
+    // A URL of a kind that is unknown here is no fault of the entry: others may fetch from it.
     let urls: Vec<String> = urls(node).into_iter().filter(|url| is_place(url)).collect();
     if urls.is_empty() {
         return Err(wrong("has no place that it can be fetched from: http, https, s3 or file"));
@@ -131,6 +133,7 @@ fn urls(node: Node<'_, '_>) -> Vec<String> {
     let priority = |url: &Node<'_, '_>| url.attribute("priority").and_then(|number| number.parse().ok());
     let found = children(node, "url").take(URLS_MAX);
     let mut found: Vec<(u32, String)> = found
+        // RFC 5854: a URL without a priority comes last.
         .filter_map(|url| Some((priority(&url).unwrap_or(999_999), url.text()?.trim().to_owned())))
         .collect();
     found.sort_by_key(|(priority, _)| *priority);

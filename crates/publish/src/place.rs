@@ -51,6 +51,7 @@ impl Location {
             }
             Some(("s3" | "file", _)) => Location::of_url(text).ok_or_else(|| usage("is no such place")),
             Some((scheme, _)) => Err(usage(&format!("'{scheme}' is none of file, s3, http, https"))),
+            // An absolute path: an entry or a cache is read from other working directories.
             None => match std::path::absolute(text) {
                 Ok(path) => Ok(Location::Path(path)),
                 Err(error) => Err(PublishError::system(text, &error)),
@@ -66,6 +67,7 @@ impl Location {
             "http" | "https" => Url::parse(text).ok().filter(Url::has_host).map(Location::Web),
             "file" => {
                 let path = decoded(rest)?;
+                // Names in entries come from anybody, and `..` would leave what they seem to name.
                 let is_plain = path.starts_with('/') && !path.split('/').any(|part| part == "..");
                 is_plain.then(|| Location::Path(path.into()))
             }

@@ -66,6 +66,7 @@ pub fn look(url: &Url, web: &Web) -> PublishResult<UrlContent> {
     let links: Vec<&str> =
         answer.headers.get_all("link").iter().filter_map(|link| link.to_str().ok()).collect();
     if let Some(place) = links.iter().find_map(|link| described_by(link)) {
+        // Only of the same server, whose key it gets: a link to another one would have a stranger's metalink obeyed.
         let place = answer.url.join(place).ok().filter(|place| place.origin() == answer.url.origin());
         let place = place.map(|place| with_secret(&place, url));
         let mut items = place.map(|place| metalink_at(&place, web)).transpose()?.unwrap_or_default();
@@ -188,6 +189,7 @@ pub fn fetch_plain(
     target.check_fits(size.map_or(0, |size| size.saturating_sub(spot.partial_space())))?;
     let mut file = spot.partial()?;
     let failed = |error: std::io::Error| PublishError::system(to.display(), &error);
+    // Not resumed: without digests nothing tells whether what is there is of the same content.
     file.set_len(0).map_err(failed)?;
     let (mut reader, mut buffer, mut done, mut hasher) =
         (answer.reader(), vec![0; BUFFER], 0_u64, Hasher::new());

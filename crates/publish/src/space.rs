@@ -15,8 +15,9 @@ const LEFT_FREE_MAX: u64 = 64 << 20;
 /// Refuses what certainly does not fit.
 ///
 /// # Errors
-/// [`Cause::NoRoom`] with the needed and the free bytes. A file system that says nothing of that takes everything.
+/// [`Cause::Other`] with the needed and the free bytes. A file system that says nothing of that takes everything.
 pub(crate) fn check_fits(at: impl AsFd, needed: u64, name: &dyn std::fmt::Display) -> PublishResult<()> {
+    // With the blocks that are kept for root, who may be the user: only what fits in no case is refused.
     let Some(free) = space(&at).map(|space| space.f_bfree.saturating_mul(space.f_frsize)) else {
         return Ok(());
     };

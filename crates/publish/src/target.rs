@@ -12,6 +12,8 @@ use crate::error::{Cause, PublishError, PublishResult};
 use crate::names::{UNFINISHED, check};
 use crate::space::check_fits;
 
+/// Longest name of a file in a directory, in bytes.
+const FILE_NAME_MAX: usize = 255;
 /// Unit of `st_blocks`, in bytes.
 const STAT_BLOCK: u64 = 512;
 
@@ -57,7 +59,7 @@ impl TargetDir {
     /// Refuses what certainly does not fit there.
     ///
     /// # Errors
-    /// [`Cause::NoRoom`] with the needed and the free bytes.
+    /// [`Cause::Other`] with the needed and the free bytes.
     pub fn check_fits(&self, needed: u64) -> PublishResult<()> {
         check_fits(&self.dir, needed, &self.path.display())
     }
@@ -90,6 +92,7 @@ impl TargetDir {
         // Cut at a character boundary, so that name and tag fit into a file name.
         let begin: String = last.chars().take(40).collect();
         let partial = format!(".{begin}{UNFINISHED}{}", tag.get(..24).unwrap_or_default());
+        assert!(partial.len() <= FILE_NAME_MAX, "{partial:?} is too long for the name of a file");
         Ok(Some(TargetFile { dir, name: last.to_owned(), partial, path: self.path.join(name) }))
     }
 
@@ -112,6 +115,7 @@ impl TargetFile {
     /// # Errors
     /// [`Cause::Exists`] if it is something else than a file.
     pub fn existing(&self) -> PublishResult<Option<File>> {
+        // A pipe would be waited for, and a link followed out of the directory.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&self.dir, &self.name, flags, Mode::empty()) {
             Ok(file) => File::from(file),
@@ -201,6 +205,7 @@ impl TargetFile {
                 error => self.failed(error),
             })?;
         }
+        // The name itself is durable only with its directory.
         rustix::fs::fsync(&self.dir).map_err(|error| self.failed(error))
     }
 
@@ -238,7 +243,7 @@ pub fn split(path: &Path) -> PublishResult<(PathBuf, String)> {
     Ok((parent.map_or_else(|| PathBuf::from("."), Path::to_owned), name.to_owned()))
 }
 
-/// Bytes of a name that is there, without following what it leads to.
+/// Returns whether a path leads to a directory, through symbolic links as well.
 pub fn is_dir(path: &Path) -> bool {
     let stat = rustix::fs::statat(CWD, path, AtFlags::empty());
     stat.is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())

@@ -137,6 +137,7 @@ impl Web {
     /// Cancels all requests when this is set, including those that wait for a response.
     pub fn heed(&self, cancel: &Arc<AtomicBool>) {
         let (ways, cancel) = (Arc::clone(&self.ways), Arc::clone(cancel));
+        // A request that waits in a socket looks at no flag: shutting its agent down is what ends it.
         std::thread::spawn(move || {
             let mut agents = ways.agents.lock();
             while !agents.is_over {
@@ -231,6 +232,7 @@ impl Web {
         let pin = self.pins.get(&origin).filter(|_| url.scheme() == "https");
         let near = is_near(url) || pin.is_some();
         let name = match (pin, near) {
+            // Each pin has an agent of its own, which trusts that certificate alone.
             (Some(_), _) => origin.as_str(),
             (None, true) => "near",
             (None, false) => "far",
@@ -238,6 +240,7 @@ impl Web {
         if let Some(agent) = self.ways.agents.lock().by_name.get(name) {
             return Ok(agent.clone());
         }
+        // Not under the lock: a pin makes a connection of its own first, and cancelling needs the lock.
         let roots = match pin {
             Some(pin) => pinned(url, pin)?,
             None => trusted_roots(&self.here)?,
@@ -311,7 +314,9 @@ fn redirected(from: &Url, place: &str) -> PublishResult<Url> {
 fn is_near(url: &Url) -> bool {
     match url.host() {
         Some(Host::Ipv4(address)) => address.is_loopback() || address.is_private() || address.is_link_local(),
-        Some(Host::Ipv6(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => {
+            address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local()
+        }
         Some(Host::Domain(name)) => name == "localhost" || !name.contains('.'),
         None => false,
     }

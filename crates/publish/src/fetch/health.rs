@@ -49,12 +49,14 @@ impl HolderHealth {
     pub fn served(&mut self) {
         self.end();
         self.parts += 1;
+        // Whoever served in between begins anew: a few failures in a long fetch are no reason to lose a holder.
         (self.failures, self.rests_until) = (0, None);
     }
 
     /// Records that the holder does not have a file.
     pub fn lacks(&mut self, file: usize) {
         self.end();
+        // Not a failure: it may have all other files, so it neither rests nor is given up.
         self.lacks.insert(file);
     }
 
@@ -67,6 +69,7 @@ impl HolderHealth {
         }
         self.failures += 1;
         self.rests_until = Some(now + REST * 3u32.saturating_pow(self.failures - 1));
+        // Several requests may bring the last failure, and it is told once.
         let is_new = !self.is_out && self.failures >= FAILURES_MAX;
         self.is_out |= is_new;
         is_new

@@ -30,6 +30,7 @@ impl NearbyHolders {
         let stripe = field("stripe")?.parse().ok().filter(|stripe| *stripe > 0)?;
         let nodes = numbers(field("nodes")?);
         let mut servers = links(&seen.headers);
+        // Servers do not link themselves: the answer's own URL and `here` stand for the one that was asked.
         servers.push((seen.url.clone(), numbers(field("here")?)));
         let of_place = |(holder, url): &(usize, String)| {
             let url = Url::parse(url).ok()?;
@@ -41,11 +42,13 @@ impl NearbyHolders {
             known.iter().filter(|(_, nodes)| nodes.contains(node)).map(|(holder, _)| *holder).collect()
         };
         let holders: Vec<Vec<usize>> = nodes.iter().map(at).collect();
+        // With one holder that is known there is nothing to choose.
         (known.len() > 1 && !holders.is_empty()).then_some(NearbyHolders { stripe, holders })
     }
 
     /// Returns the local holders of the part at an offset.
     pub fn at(&self, offset: u64) -> &[usize] {
+        assert!(self.stripe > 0 && !self.holders.is_empty(), "parts of no length, or without places");
         let part = offset / self.stripe % self.holders.len() as u64;
         self.holders.get(part as usize).map_or(&[], Vec::as_slice)
     }

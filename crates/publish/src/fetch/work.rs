@@ -134,6 +134,7 @@ impl<'a> FetchWork<'a> {
             assert!(queue.busy > 0, "a step ended that was not running");
             queue.busy -= 1;
             queue.failures.extend(outcome.err());
+            // Whatever the step put into the queue was put there before this, so one call wakes those who wait for it.
             self.changed.notify_all();
         }
     }
@@ -154,6 +155,7 @@ impl<'a> FetchWork<'a> {
                 self.changed.notify_all();
                 return NextStep::End;
             }
+            // For an interruption, which notifies nobody, and for the end of holders' pauses.
             self.changed.wait_for(&mut queue, LOOK_EVERY);
         }
     }
@@ -181,7 +183,11 @@ impl<'a> FetchWork<'a> {
                     return Some(NextStep::Fetch(part, holder, url));
                 }
                 HolderChoice::Wait => queue.parts.push_back(part),
-                HolderChoice::Nobody => return Some(NextStep::GiveUp(part)),
+                HolderChoice::Nobody => {
+                    // Under the queue's lock, so that no other thread gives up another part of the same file.
+                    part.open.failed.store(true, Ordering::Relaxed);
+                    return Some(NextStep::GiveUp(part));
+                }
             }
         }
         // A new file is opened only if no part of an open one is available, so few are open.
@@ -200,6 +206,7 @@ impl<'a> FetchWork<'a> {
             let able =
                 health::idlest(health, places, part.open.number, now, |holder| holders.contains(&holder))?;
             let idlest = health::idlest(health, places, part.open.number, now, |_| true)?;
+            // It may be this much busier than the idlest, which would have to get the part from it first.
             (able.asked <= idlest.asked + NEAR_BUSIER).then_some((able.asked, at, able.holder, able.url))
         };
         let (_, at, holder, url) = parts
@@ -221,6 +228,7 @@ impl<'a> FetchWork<'a> {
         }
         let choice = health::choose(&self.queue.lock().health, &wanted.places, number, Instant::now());
         let HolderChoice::Ask(holder, url) = choice else { return None };
+        // Counted as a request, so that threads that begin at the same time do not all look at one holder.
         self.note(holder, HolderHealth::begin);
         let seen = self.readers.look(&url);
         // The health of the holder is decided by requests for pieces, not by this query.
@@ -254,6 +262,7 @@ impl<'a> FetchWork<'a> {
 
     fn missing_pieces(&self, file: &File, item: &DataSetFile) -> io::Result<Vec<usize>> {
         let has_content = file.metadata()?.len() > 0;
+        // Sparse at once: pieces arrive in any order, and each is written where it belongs.
         file.set_len(item.size)?;
         let mut buffer = vec![0; if has_content { BUFFER } else { 0 }];
         let mut missing = Vec::new();
@@ -327,6 +336,7 @@ impl<'a> FetchWork<'a> {
         self.watch.again(at - offset);
         let name = self.order.holders.get(holder).map_or("?", String::as_str);
         part.why = Some(format!("{name}: {why}"));
+        // To the front: the sooner its file is complete, the fewer are open.
         self.queue.lock().parts.push_front(part);
         Ok(())
     }
@@ -379,7 +389,7 @@ impl<'a> FetchWork<'a> {
 
     /// Gives up a part. Returns the reason, which is said once of each file.
     fn gave_up(&self, part: &Part) -> String {
-        part.open.failed.store(true, Ordering::Relaxed);
+        assert!(part.open.failed.load(Ordering::Relaxed), "a part is given up of a file that is not");
         let path = part.open.spot.path.display();
         let why = part.why.as_deref().unwrap_or("nobody who had it is left");
         format!("{path}: nobody has it any more: {why}; what came is kept, the same command goes on")
@@ -389,6 +399,7 @@ impl<'a> FetchWork<'a> {
     fn arrived(&self, part: &Part, item: &DataSetFile) -> Result<(), String> {
         let open = &part.open;
         open.whole.iter().for_each(|whole| whole.came(part.index));
+        // Only now may `complete` read what other threads wrote: each of them counted down after its write.
         let left = open.left.fetch_sub(1, Ordering::AcqRel);
         assert!(left > 0, "a piece was counted twice");
         if left == 1 {

@@ -29,6 +29,7 @@ impl Bucket {
                 pieces.push(store.put(&upload, (number * len) as u64, piece)?);
             }
             store.verify(&upload, &pieces)?;
+            // Absent, so that of two who publish under one name one fails, and nothing is replaced.
             store.commit(&upload, &pieces, &attrs, &Precondition::Absent)
         };
         match put() {
@@ -80,6 +81,7 @@ impl CatalogueStore for Bucket {
         for (number, file) in files.iter().enumerate() {
             let path = Bucket::path(entry, file);
             if number == 0 {
+                // A store says nothing of the removal of what is not there, and a caller wants to know.
                 self.store.stat(&path)?;
             }
             self.store.remove(&path, None)?;

@@ -36,6 +36,7 @@ impl Dir {
             file.write_all(bytes)?;
             file.sync_all()?;
         }
+        // The directory as well: without it the names in it may be gone after a crash.
         fs::File::open(dir)?.sync_all()
     }
 }
@@ -106,6 +107,7 @@ impl CatalogueStore for Dir {
         for (number, file) in files.iter().enumerate() {
             let path = place.join(file);
             match fs::remove_file(&path) {
+                // The first name makes it an entry, so that one has to be there; the rest may be gone already.
                 Err(error) if number == 0 || error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(PublishError::system(path.display(), &error));
                 }

@@ -60,6 +60,7 @@ impl Server<'_> {
         if answer.status != 200 {
             return Err(answer.refusal());
         }
+        // Answered as a page for people: the same directory may still have a list by WebDAV.
         if !answer.header("content-type").is_some_and(|kind| kind.starts_with("application/json")) {
             return Ok(None);
         }
@@ -116,6 +117,7 @@ impl CatalogueStore for Server<'_> {
             let name = format!("{entry}/{file}");
             if let Err(error) = self.put_file(&name, bytes) {
                 done.iter().for_each(|name: &String| drop(self.delete(name)));
+                // Servers without directories refuse this as well, and their files are removed above.
                 let _what_was_made = self.delete(entry);
                 return Err(error);
             }
