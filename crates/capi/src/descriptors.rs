@@ -47,6 +47,7 @@ pub unsafe extern "C" fn bivouac_connect_descriptor(fd: c_int) -> *mut Formation
     answer(|| {
         let place = identify(fd)?.formation;
         let member = connection::connect(&place.directory, place.wait_ms)?;
+        // The directory is named by the mount, and another formation may have been started there since.
         let found = member.client()?.map().formation;
         if found != place.id {
             let text = format!("{} is by now another formation's", place.directory.display());
@@ -99,6 +100,7 @@ pub unsafe extern "C" fn bivouac_open_number(formation: *mut Formation, ino: u64
 fn open_number(member: &Arc<Member>, ino: Ino, flags: OpenFlags) -> FsResult<*mut File> {
     let (client, change) = (member.client()?, member.change()?);
     let attr = client.open(&change.ctx, ino, flags.access())?;
+    // Only the open tells the type, so it may have to be ended again.
     regular(&attr).inspect_err(|_| client.close_open(ino, flags.access()))?;
     drop(change);
     Ok(Box::into_raw(Box::new(File { shared: Arc::clone(member), ino, flags })))

@@ -49,6 +49,7 @@ impl Directory {
         let mut state = self.state.lock();
         if state.entries.is_empty() && !state.at_end {
             let page = self.shared.client()?.readdir(self.ino, state.cookie, READDIR_BYTES_MAX, false)?;
+            // An empty page ends the list, not a short one: a page holds as many entries as have room in bytes.
             state.at_end = page.is_empty();
             state.cookie = page.last().map_or(state.cookie, |entry| entry.cookie);
             state.entries = page.into();

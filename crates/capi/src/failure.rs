@@ -54,6 +54,7 @@ fn remember(error: &FsError) {
     let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
     // A thread that is ending has nobody to tell.
     let _ = LAST.try_with(|last| last.replace(text));
+    // Last: keeping the text allocates, which may change errno.
     set_errno(error.errno());
 }
 

@@ -163,6 +163,7 @@ fn opened(client: &Client, ctx: &OpCtx, attr: Attr, flags: OpenFlags) -> FsResul
         if !flags.truncate {
             return Ok(());
         }
+        // Not by the first open: only its answer has the attributes that say whether this user may.
         let again = client.new_op(ctx.channel, ctx.uid, ctx.gid);
         let truncates = libc::O_TRUNC.cast_unsigned();
         client.open(&again, attr.ino, truncates)?;
@@ -192,7 +193,9 @@ pub unsafe extern "C" fn bivouac_close(file: *mut File) -> c_int {
         let file = unsafe { Box::from_raw(file) };
         // In a child it is the parent's to close.
         let Ok(client) = file.shared.client() else { return Ok(0) };
+        // Done before the open ends, as its home keeps an unnamed file only for those who have it open.
         let saved = client.sessions.send_unsent(file.ino).and_then(|()| client.site.save_at_close(file.ino));
+        // A process that never took a lock is spared the message.
         if client.locks.is_used() {
             client.unlock_handle(file.ino, std::ptr::from_ref(&*file) as u64);
         }

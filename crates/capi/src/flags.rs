@@ -40,6 +40,7 @@ impl OpenFlags {
             exclusive: has(libc::O_CREAT | libc::O_EXCL),
             truncate: has(libc::O_TRUNC),
             append: has(libc::O_APPEND),
+            // open(2): with both, a link in the last place is an error whatever it leads to.
             follow: !has(libc::O_NOFOLLOW) && !has(libc::O_CREAT | libc::O_EXCL),
         })
     }
@@ -59,6 +60,7 @@ impl OpenFlags {
     }
 
     fn check(self, attr: &Attr, uid: u32, groups: &[u32]) -> FsResult<()> {
+        // As in the kernel, the first class that fits decides, also where a later one would permit more.
         let shift = if uid == attr.uid {
             6
         } else if groups.contains(&attr.gid) {

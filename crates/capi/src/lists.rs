@@ -5,7 +5,7 @@
 use bivouac_types::{Errno, FsError, FsResult};
 
 use crate::failure::answer;
-use crate::file::File;
+use crate::file::{File, offset_of};
 use crate::pointers;
 
 /// One place, as the header's `bivouac_piece`.
@@ -22,11 +22,6 @@ pub struct Piece {
     pub done: usize,
 }
 
-fn offset_of(piece: &Piece) -> FsResult<u64> {
-    u64::try_from(piece.offset)
-        .map_err(|_| FsError::with(Errno::EINVAL, format!("offset {} is negative", piece.offset)))
-}
-
 fn list<'a>(pieces: *const Piece, count: usize) -> FsResult<&'a [Piece]> {
     if count == 0 {
         return Ok(&[]);
@@ -39,6 +34,7 @@ fn list<'a>(pieces: *const Piece, count: usize) -> FsResult<&'a [Piece]> {
 }
 
 fn check_sum(pieces: &[Piece]) -> FsResult<()> {
+    // The sum is returned as a signed number, in which a failure is -1.
     let sum = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.count));
     match sum {
         Some(sum) if sum <= isize::MAX as usize => Ok(()),
@@ -57,8 +53,9 @@ pub unsafe extern "C" fn bivouac_read_list(file: *mut File, pieces: *mut Piece, 
         check_sum(wanted)?;
         let mut places = Vec::with_capacity(count);
         for piece in wanted {
+            let offset = offset_of(piece.offset)?;
             // SAFETY: the header asks for room for so many bytes.
-            places.push((offset_of(piece)?, unsafe { pointers::bytes_mut(piece.buffer, piece.count)? }));
+            places.push((offset, unsafe { pointers::bytes_mut(piece.buffer, piece.count)? }));
         }
         let counts = client.read_list(file.ino, &mut places)?;
         // The caller's memory ends behind its pieces.
@@ -88,8 +85,9 @@ pub unsafe extern "C" fn bivouac_write_list(file: *mut File, pieces: *const Piec
         check_sum(wanted)?;
         let mut places = Vec::with_capacity(count);
         for piece in wanted {
+            let offset = offset_of(piece.offset)?;
             // SAFETY: the header asks for so many bytes.
-            places.push((offset_of(piece)?, unsafe { pointers::bytes(piece.buffer, piece.count)? }));
+            places.push((offset, unsafe { pointers::bytes(piece.buffer, piece.count)? }));
         }
         client.write_list(file.ino, &places)?;
         Ok(places.iter().map(|(_, data)| data.len()).sum::<usize>() as isize)

@@ -104,6 +104,7 @@ fn named(formation: &Formation, path: &[u8]) -> FsResult<ParentAndName> {
     if matches!(ends_in_dots, Some(b"." | b"..")) {
         return Err(FsError::with(Errno::EINVAL, "the path ends in dots"));
     }
+    // A directory may be named with a slash at its end; the place of a name has none.
     let path = path.strip_suffix(b"/").filter(|rest| !rest.is_empty()).unwrap_or(path);
     let place = formation.0.client()?.place(path, false)?;
     if place.name.is_empty() { Err(FsError::with(Errno::EBUSY, "it is the root")) } else { Ok(place) }
@@ -120,6 +121,7 @@ pub unsafe extern "C" fn bivouac_mkdir(
         // SAFETY: the header asks for an object and a text.
         let (formation, path) =
             unsafe { (pointers::object(formation, "formation")?, pointers::text(path, "path")?) };
+        // mkdir(2) of what is there is EEXIST, also of the root.
         let place = named(formation, path).map_err(|error| match error.errno() {
             Errno::EBUSY => Errno::EEXIST.into(),
             _ => error,
@@ -176,6 +178,7 @@ pub unsafe extern "C" fn bivouac_rename(
         let client = formation.0.client()?;
         let is_dirs = [from, to].into_iter().any(|path| path.ends_with(b"/"));
         let (from, to) = (named(formation, from)?, named(formation, to)?);
+        // A path with a slash at its end is a directory's, which the names in the request do not say.
         if is_dirs && !client.lookup(from.parent, &from.name)?.is_dir() {
             return Err(Errno::ENOTDIR.into());
         }

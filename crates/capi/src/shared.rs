@@ -88,16 +88,18 @@ fn lock_of(
     owner: u64,
 ) -> FsResult<FileLock> {
     let (start, count) = (offset_of(start)?, offset_of(count)?);
-    let mode = match kind as i16 {
-        x if x == libc::F_RDLCK as i16 => LockMode::Read,
-        x if x == libc::F_WRLCK as i16 => LockMode::Write,
-        x if x == libc::F_UNLCK as i16 => LockMode::Unlock,
+    let mode = match kind {
+        libc::F_RDLCK => LockMode::Read,
+        libc::F_WRLCK => LockMode::Write,
+        libc::F_UNLCK => LockMode::Unlock,
         _ => return Err(FsError::with(Errno::EINVAL, format!("{kind} is no kind of lock"))),
     };
     let end = match count {
         0 => LOCK_END_MAX,
         count => start.checked_add(count - 1).filter(|end| *end <= LOCK_END_MAX).ok_or(Errno::EOVERFLOW)?,
     };
+    assert!(start <= end, "a lock from {start} to {end} has no bytes");
+    // The object is the handle: closing it unlocks what was locked through it, and nothing else.
     let handle = std::ptr::from_ref(file) as u64;
     Ok(FileLock { kind: LockKind::Range, mode, owner, handle, pid: std::process::id(), start, end })
 }

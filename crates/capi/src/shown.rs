@@ -33,6 +33,7 @@ pub unsafe extern "C" fn bivouac_show(
             _ => (file.writable()?, AccessKind::Write),
         };
         let show = show.ok_or_else(|| FsError::with(Errno::EINVAL, "show is NULL"))?;
+        // Where it ends is not known before it is written, so nothing can be shown.
         if file.flags.append && wish == AccessKind::Write {
             return Ok(0);
         }
