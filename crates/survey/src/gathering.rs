@@ -74,6 +74,7 @@ pub fn near_to(map: &FormationMap, node: u16, volumes: &[String]) -> Option<Numa
     let own = map.nodes.get(usize::from(node))?;
     let of_host = || (0_u16..).zip(&map.nodes).filter(|(_, entry)| entry.host == own.host);
     let (index, count) = (of_host().position(|(number, _)| number == node)?, of_host().count());
+    // One node alone has all of its host: a part of it would be less.
     if count < 2 {
         return None;
     }
@@ -94,6 +95,7 @@ fn one(machine: &dyn Machine, name: &str, load_ms: u64) -> Map {
 /// That the record cannot be written.
 pub fn gather_local(here: &Environment, query: &LocalQuery<'_>) -> LaunchResult<Map> {
     let is_whole = query.root.is_none();
+    // A directory of another machine: this one's programs would say something of this one.
     let run = |program: &[&str]| is_whole.then(|| output_of(here, program, PROGRAM_BOUND)).flatten();
     let root = query.root.unwrap_or(Path::new("/"));
     let real = LocalMachine::new(root, &run);
@@ -118,6 +120,7 @@ fn ask(here: &Environment, query: &HostQuery, launcher: &Launcher, hosts: &[Host
         bound: query.answer_timeout,
         live: None,
     };
+    // The fabric is asked meanwhile: its tools can take as long as all hosts together.
     let (answers, fabric) = std::thread::scope(|scope| {
         let fabric = scope.spawn(|| fabric(here));
         (ask_hosts(here, &inquiry), fabric.join().unwrap_or_default())
@@ -161,6 +164,7 @@ pub(crate) fn silent(whole: &Map, hosts: &[HostArg], notes: &mut Vec<String>) {
 pub(crate) fn named(mut map: Map, called: Option<&str>, hosts: &[HostArg]) -> Map {
     let Some(own) = map.hosts.first().map(|host| host.name.clone()) else { return map };
     let listed = hosts.iter().find(|host| is_same_host(&host.name, &own)).map(|host| host.name.as_str());
+    // The name as the user wrote it, by which all else is looked up; hosts may call themselves otherwise.
     if let Some(name) = called.or(listed).filter(|name| *name != own) {
         map.rename(&own, name);
     }
@@ -199,6 +203,7 @@ pub(crate) fn hosts(here: &Environment, query: &HostQuery) -> LaunchResult<Optio
 pub fn read_map(path: &Path) -> LaunchResult<Map> {
     let failed = |cause: String| refused(format!("{}: {cause}", path.display()));
     let size = std::fs::metadata(path).map_err(|e| failed(format!("{e}; check its path")))?.len();
+    // Looked at before it is read, which takes as much memory.
     if size > FILE_MAX {
         return Err(failed(format!("has {size} bytes, which is too much for a map")));
     }

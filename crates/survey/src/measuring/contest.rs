@@ -82,11 +82,13 @@ impl Contest<'_> {
         let all = rounds(self.players.len());
         self.outcome.rounds_of_all = all.len();
         let bound_ms = until.saturating_duration_since(Instant::now()).as_millis();
+        // Two transfers a round, there and back.
         let fit = usize::try_from(bound_ms / u128::from(2 * (STEP_MS + BESIDES_MS))).unwrap_or(usize::MAX);
         for round in spread(all, fit.max(1)) {
             if self.outcome.rounds > 0 && Instant::now() >= until {
                 return;
             }
+            assert!(self.outcome.rounds < self.outcome.rounds_of_all, "more rounds than there are");
             self.outcome.rounds += 1;
             // Nobody else sends while there is only one pair.
             let alone = round.len() == 1;
@@ -109,6 +111,7 @@ impl Contest<'_> {
     fn all_together(&mut self, halves: &[(usize, usize)]) {
         let both: Vec<(usize, usize)> = halves.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect();
         let flowed = self.step(&both);
+        // Only if all of them sent: a sum over some would be judged as that of the halves.
         if flowed.len() == both.len() && !both.is_empty() {
             let sum = |back: bool| {
                 let of =
@@ -174,6 +177,7 @@ impl Contest<'_> {
     }
 
     fn begin(&mut self, (from, to): (usize, usize), wanted: &TransferOrder) -> bool {
+        // One that is lost already has said so, and must not keep the other waiting for its connections.
         let lives = |player: usize| self.players.get(player).is_some_and(|player| player.line.is_some());
         lives(from) && lives(to) && self.say(to, &MeasureOrder::Receive(wanted.clone()))
     }
@@ -188,6 +192,7 @@ impl Contest<'_> {
 
     fn hear(&mut self, player: usize) -> Option<Reply> {
         let line = self.players.get_mut(player)?.line.as_mut()?;
+        // Twice: the sender goes on for that long if the receiver does not end it.
         let until = Instant::now() + ANSWER + Duration::from_millis(2 * STEP_MS);
         match line.hear(until) {
             Ok(Some(reply)) => Some(reply),
@@ -215,6 +220,7 @@ impl Contest<'_> {
     }
 
     fn note(&mut self, note: String) {
+        // Once each: a host that is lost would be told again by each of its pairs.
         if !self.outcome.notes.contains(&note) {
             self.outcome.notes.push(note);
         }

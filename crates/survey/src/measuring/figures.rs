@@ -28,9 +28,11 @@ pub fn halves(network: Option<&Network>, known: &[MeasuredHost]) -> Vec<(usize, 
         network.and_then(|network| switch_of(network, name))
     };
     let mut order: Vec<usize> = (0..known.len()).collect();
+    // By switch, so that a cut in the middle goes through the wires between switches.
     order.sort_by_key(|host| switch(*host));
     let half = order.len() / 2;
     let (first, second) = order.split_at(half);
+    assert!(first.len() <= second.len(), "a host of the first half has no partner");
     first.iter().copied().zip(second.iter().copied()).collect()
 }
 

@@ -80,7 +80,7 @@ pub struct MeasuredConnection {
 
 impl std::fmt::Debug for MeasuredConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Line").field("to", self.link.address()).finish_non_exhaustive()
+        f.debug_struct("MeasuredConnection").field("to", self.link.address()).finish_non_exhaustive()
     }
 }
 
@@ -129,6 +129,7 @@ impl MeasuredConnection {
 
     /// Waits until a message arrives, or queued bytes can be sent.
     fn wait(&mut self, until: Instant) -> Result<(), String> {
+        // Before waiting: an order that is still queued here has no answer.
         self.link.flush().map_err(|e| e.to_string())?;
         let flags = if self.link.wants_to_send() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let left = until.saturating_duration_since(Instant::now());

@@ -80,6 +80,7 @@ pub fn measure(here: &Environment, query: &HostQuery, links: &MeasureQuery) -> L
         live: Some(AnswerStream { hear: &hear, stop: &stop }),
     };
     std::thread::scope(|scope| {
+        // Beside the hosts: what the fabric's tools say is not needed before all have answered.
         let fabric = scope.spawn(|| fabric(here));
         let asking = scope.spawn(|| ask_hosts(here, &inquiry));
         let mut answers = collect(&heard, &hosts, answer);
@@ -89,6 +90,7 @@ pub fn measure(here: &Environment, query: &HostQuery, links: &MeasureQuery) -> L
         await_end(&heard, answers.stations.len(), &launcher);
         stop.store(true, Ordering::Relaxed);
         match asking.join() {
+            // A launcher that could not be started is why there are too few hosts, and is nearer to the cause.
             Ok(Err(error)) => Err(error),
             _ => map,
         }
@@ -113,6 +115,8 @@ fn usage(text: String) -> LaunchError {
 struct Answers {
     maps: Vec<Map>,
     stations: Vec<(String, StationAddress)>,
+    /// Hosts, as they were called, whose answer was not understood.
+    unclear: Vec<String>,
     notes: Vec<String>,
 }
 
@@ -128,7 +132,9 @@ fn collect(heard: &Receiver<HostAnswer>, hosts: &[HostArg], bound: Duration) -> 
                 answers.notes.extend(trouble);
                 // One that has answered may end at once, if it takes no orders.
                 let has_answered = |host: &String| answers.stations.iter().any(|(name, _)| name == host);
-                gone += host.map_or(hosts.len(), |host| usize::from(!has_answered(&host)));
+                // One whose answer was not understood is counted, and would end the wait for another one's.
+                let is_counted = |host: &String| has_answered(host) || answers.unclear.contains(host);
+                gone += host.map_or(hosts.len(), |host| usize::from(!is_counted(&host)));
             }
             Err(RecvTimeoutError::Timeout) => {
                 let late = format!("did not answer within {} s; see --answer-timeout", bound.as_secs());
@@ -158,6 +164,7 @@ impl Answers {
                 self.notes.push(format!(
                     "{whom}: its answer is not understood ({error}); use one release on all hosts"
                 ));
+                self.unclear.extend(called.map(str::to_owned));
                 *gone += 1;
             }
         }
@@ -167,6 +174,7 @@ impl Answers {
 /// Waits until the stations have ended, for a limited time.
 fn await_end(heard: &Receiver<HostAnswer>, stations: usize, launcher: &Launcher) {
     let until = Instant::now() + END;
+    // One launcher of all ends once, after the last of them.
     let wanted = if launcher.is_per_host() { stations } else { 1.min(stations) };
     let mut ended = 0;
     while ended < wanted {
@@ -198,6 +206,7 @@ fn conduct(
     let network = network_of(&map, &known);
     let halves = halves(network, &known);
     let outcome = play(&mut players, &known, network, &halves, bound);
+    // Closed before they are judged: each station ends with its connection, and is awaited later.
     drop(players);
     notes.extend(outcome.notes.iter().cloned());
     let measured = measured(network, known, &halves, outcome);

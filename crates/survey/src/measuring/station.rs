@@ -79,6 +79,7 @@ fn is_heard() -> bool {
 fn listen() -> std::io::Result<TcpListener> {
     let any = |ip: IpAddr| TcpListener::bind((ip, 0));
     // Without IPv6 in the kernel there is still the other one.
+    // Both ports are the system's choice, and told over the launcher.
     any(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| any(Ipv4Addr::UNSPECIFIED.into()))
 }
 
@@ -89,6 +90,7 @@ impl OpenStation {
         let until = Instant::now() + patience;
         while Instant::now() < until && is_heard() {
             if let Some(mut line) = self.next(until.min(Instant::now() + HEARD)) {
+                // One at a time: who knows the secret is let in, and all others get no thread of this host.
                 match line.await_proof(Instant::now() + PROOF) {
                     Ok(true) => return self.obey(line),
                     Ok(false) => log::warn!("somebody connected and said nothing"),
@@ -119,6 +121,7 @@ impl OpenStation {
                 };
                 if let Some(order) = order {
                     silent = Instant::now();
+                    // Before it is begun: who comes at once waits in the backlog of the listener.
                     if matches!(order, MeasureOrder::Receive(_)) && line.say(&Reply::Ready).is_err() {
                         return;
                     }
@@ -135,7 +138,8 @@ impl OpenStation {
                     });
                 }
                 for reply in results.try_iter() {
-                    under_way = under_way.saturating_sub(1);
+                    assert!(under_way > 0, "a transfer ended that had not begun");
+                    under_way -= 1;
                     if line.say(&reply).is_err() {
                         return;
                     }

@@ -90,6 +90,7 @@ pub fn receive(listener: &TcpListener, wanted: &TransferOrder) -> Result<u64, St
         Ok::<usize, String>(came)
     })?;
     let warm = Duration::from_millis(wanted.ms) / WARM_PART;
+    // By the last bytes, not by the clock: a sender that was cut short has not been slow.
     let over = Duration::from_nanos(tally.last_ns.into_inner());
     let (all, counted) = (tally.all.into_inner(), tally.counted.into_inner());
     match (came, over.checked_sub(warm).filter(|_| counted > 0)) {
@@ -151,6 +152,7 @@ fn take(stream: &mut TcpStream, tally: &ReceivedBytes, over: Duration) {
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(_) => return,
         };
+        // The clock begins with the first bytes of any stream, so that connecting does not count.
         let since = tally.begun.get_or_init(Instant::now).elapsed();
         tally.all.fetch_add(len, Ordering::Relaxed);
         if since >= warm {
