@@ -66,12 +66,14 @@ fn wait(host: &Host<'_>, child: &mut Child) -> BenchResult<ExitStatus> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let end: OwnedFd = match pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
         Some(Ok(end)) => end,
+        // Without a descriptor its end is waited for all the same, only deaf to requests to end.
         _ => return child.wait().map_err(BenchError::system("a command")),
     };
     let interrupted = host.interrupts.wait(end.as_fd(), None).err();
     if let (Some(_), Some(pid)) = (&interrupted, pid) {
         let _gone_already = kill_process(pid, Signal::TERM);
     }
+    // It takes down what it began, so its own end is awaited, however long that takes.
     let ended = child.wait().map_err(BenchError::system("a command"))?;
     interrupted.map_or(Ok(ended), Err)
 }

@@ -60,6 +60,7 @@ impl<'h, 'a> Formation<'h, 'a> {
             // What fails has taken down what it had begun.
             Err(_) => FormationStatus::Down,
         };
+        // Before the output is read: if that fails, what is up is taken down all the same.
         let mut formation = Formation { host, name, up_ns, said: Value::Null, life };
         formation.said = parse("up --json", &output?)?;
         Ok(formation)
@@ -143,6 +144,7 @@ impl<'h, 'a> Formation<'h, 'a> {
     pub fn down(mut self, host: &Host<'_>) -> BenchResult<u64> {
         let start = clock::now_ns();
         run(host, &["down", "--discard", "--name", &self.name])?;
+        // Set only after it has ended well: one that could not be taken down is tried again with this value.
         self.life = FormationStatus::Down;
         Ok(clock::now_ns().saturating_sub(start))
     }

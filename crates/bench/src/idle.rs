@@ -100,6 +100,7 @@ fn become_quiet(host: &Host<'_>, pid: u32) -> BenchResult<bool> {
 
 /// Lets time pass that is itself what is measured; ends early when somebody asks to.
 fn pass(host: &Host<'_>, seconds: u32) -> BenchResult<()> {
+    // A socket on which nothing comes: the wait is for the time, or for a request to end.
     let (silent, _open) = UnixStream::pair().map_err(BenchError::system("a socket"))?;
     host.interrupts.wait(silent.as_fd(), Some(u64::from(seconds) * 1000)).map(|_| ())
 }

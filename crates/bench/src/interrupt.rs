@@ -32,6 +32,7 @@ impl Interrupts {
     pub(crate) fn of(signals: &[i32]) -> BenchResult<Interrupts> {
         let refused = BenchError::system::<std::io::Error>;
         let (arrivals, told) = UnixStream::pair().map_err(refused("signals"))?;
+        // Read without waiting, to see whether anything came; what is taken is remembered, as it comes once.
         arrivals.set_nonblocking(true).map_err(refused("signals"))?;
         let mut caught = Interrupts { arrivals, handlers: Vec::new(), arrived: Cell::new(false) };
         for signal in signals {
@@ -58,6 +59,7 @@ impl Interrupts {
     /// # Errors
     /// [`BenchError::interrupted`].
     pub fn wait(&self, readable: BorrowedFd<'_>, ms: Option<u64>) -> BenchResult<bool> {
+        // Looked at before waiting: what `check` took from the socket makes it readable no more.
         self.check()?;
         let timeout = ms.map(|ms| Timespec {
             tv_sec: i64::try_from(ms / 1000).unwrap_or(i64::MAX),

@@ -170,6 +170,7 @@ impl Part<'_> {
         let open = OpenOptions::new().read(true).write(true).create_new(true).open(self.dir.join("data"));
         let file = open.map_err(refused())?;
         let block = vec![1; 1 << 20];
+        // Holes would be allocated by writes, and read without any data.
         for at in 0..FILE_LEN >> 20 {
             file.write_all_at(&block, at << 20).map_err(refused())?;
         }
@@ -196,6 +197,7 @@ impl Part<'_> {
 }
 
 fn stat(path: &Path) -> std::io::Result<()> {
+    // Past the kernel's cache, in which attributes of a mount are for a tenth of a second.
     rustix::fs::statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).map(drop)?;
     Ok(())
 }

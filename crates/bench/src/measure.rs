@@ -29,6 +29,7 @@ pub fn alternate(
     for rep in 0..reps {
         host.say(&format!("repetition {} of {reps}", rep + 1));
         for turn in 0..targets.len() {
+            // So that none always comes behind the same other one, and bears what that leaves.
             let index = if rep % 2 == 0 { turn } else { targets.len() - 1 - turn };
             collector.add(index, once(index)?);
         }

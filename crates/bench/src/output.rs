@@ -41,6 +41,7 @@ impl OutputArgs {
             let opened = fs::File::options().append(true).create(true).open(path);
             let object = format_args!("{option} {}", path.display());
             opened.map_err(|error| BenchError::usage(object, error, "name a file that can be written"))?;
+            // Only what was made by this: what stood there before stays until it is written.
             if found.is_err() {
                 fs::remove_file(path).map_err(BenchError::system(path.display()))?;
             }
@@ -91,6 +92,7 @@ pub fn write_chart(path: &Path, svg: &str) -> BenchResult<()> {
         };
         let mut command = Command::new(program);
         command.args(between).args(names).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // A chart is complete without it, so a converter that fails is no failure.
         if command.status().is_ok_and(|status| status.success()) {
             return Ok(());
         }

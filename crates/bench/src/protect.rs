@@ -90,7 +90,10 @@ fn once(formation: &Formation<'_, '_>, args: &ProtectArgs) -> BenchResult<Vec<Fi
     let dir = first.join("measured");
     fs::create_dir(&dir).map_err(failed(&dir))?;
     let mut figures = Vec::new();
-    for writers in [1, args.writers] {
+    let mut threads = vec![1, args.writers];
+    // The same number twice would be one row with two figures of each repetition.
+    threads.dedup();
+    for writers in threads {
         figures.extend(names(formation, &dir, (writers, args.files))?);
     }
     let dirs: Vec<PathBuf> = mounts.iter().map(|mount| mount.join("measured")).collect();

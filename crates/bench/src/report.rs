@@ -135,6 +135,7 @@ impl Collector {
 
     /// Takes the figures of one repetition on one target.
     pub fn add(&mut self, target: usize, figures: Vec<Figure>) {
+        assert!(target < self.targets.len(), "there is no target {target}");
         for Figure { what, unit, value } in figures {
             let known = self.found.iter().position(|(name, ..)| *name == what);
             let at = known.unwrap_or_else(|| {

@@ -128,6 +128,7 @@ fn once_on_hosts(host: &Host<'_>, nodes: u16, delay_ms: u32) -> BenchResult<Vec<
     let hosts = format!("h[1-{nodes}]");
     let (seconds, rest) = (delay_ms / 1000, delay_ms % 1000);
     let place = scratch.path().display();
+    // In the C locale, in which the point is no comma.
     let launch =
         format!("LC_ALL=C sleep {seconds}.{rest:03}; XDG_RUNTIME_DIR='{place}'/{{host}} exec {{args}}");
     let formation = Formation::up(host, &["--hosts", &hosts, "--launch", &launch, "--no-mount"])?;

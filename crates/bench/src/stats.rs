@@ -41,6 +41,7 @@ pub fn ratios(values: &[f64], limits: &[f64]) -> Vec<f64> {
     values
         .iter()
         .zip(limits)
+        // A limit of nothing has no ratio, and one infinite figure would void the summary of all.
         .filter(|(_, limit)| **limit != 0.0)
         .map(|(value, limit)| value / limit)
         .collect()

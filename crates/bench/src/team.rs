@@ -29,6 +29,7 @@ impl Member {
         let mut command = Command::new(&host.own);
         command.args(&host.worker).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         let child = command.spawn().map_err(refused())?;
+        // Dropping it kills: a member whose task could not be sent is not left behind.
         let member = Member { child, socket: BufReader::new(own) };
         let message = BTreeMap::from([(T::KIND, task)]);
         let mut text =
@@ -43,6 +44,7 @@ impl Member {
     /// # Errors
     /// What failed there, that it ended and said nothing, or that somebody asked to end.
     pub fn hear(&mut self, host: &Host<'_>) -> BenchResult<MemberMessage> {
+        // What has been read already makes no socket readable.
         if self.socket.buffer().is_empty() {
             host.interrupts.wait(self.socket.get_ref().as_fd(), None)?;
         }

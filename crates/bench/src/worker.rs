@@ -57,6 +57,7 @@ pub fn work(host: &Host<'_>) -> BenchResult<()> {
     // A leader that was killed takes its processes with it.
     let _as_well_as_can_be =
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    // A leader that is gone already has closed the socket, which the next read notices.
     let mut line = LeaderLink::from_stdin()?;
     let task = line.task()?;
     let said = match perform(host, &task, &mut line) {

@@ -178,6 +178,7 @@ fn verdict(budget: &Budget, report: &Report) -> Option<Verdict> {
 fn beside_bare(report: &Report, row: &str, what: &str, least: f64, how: &str) -> Option<Verdict> {
     let row = report.row(row)?;
     let (mount, bare) = (row.of(MOUNT)?, row.of(BARE_FUSE)?);
+    // In the same repetition, as elsewhere: what drifts on the machine is not taken for the mount's.
     let summary = Summary::of(&ratios(&mount.values, &bare.values))?;
     let what = format!("mount, {what}, beside bare FUSE{how}");
     Some(Verdict::of(&what, Bound::AtLeast(least), "of bare FUSE", summary))
@@ -187,6 +188,7 @@ fn beside_bare(report: &Report, row: &str, what: &str, least: f64, how: &str) ->
 fn no_decline(report: &Report, call: &str) -> Option<Verdict> {
     let row = report.row(call)?;
     let most = row.of(&procs_name(12))?;
+    // The best number may be another one in each repetition: a single slow one is not to decide.
     let best = |rep: usize| {
         row.targets.iter().filter_map(|target| target.values.get(rep)).copied().fold(0.0, f64::max)
     };

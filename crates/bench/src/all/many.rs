@@ -26,6 +26,7 @@ pub fn strided(host: &Host<'_>, dir: &Path, size: &Size) -> BenchResult<Report> 
         mode: Mode::Shared,
         arrangement,
         transfer: TURN,
+        // Bytes of each process, so that all together write as much as one does elsewhere.
         size: size.large / u64::from(PROCS),
         ops: vec![IoOp::Write, IoOp::Rewrite, IoOp::Read],
         api: Api::Calls,

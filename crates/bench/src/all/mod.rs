@@ -57,6 +57,7 @@ struct Table {
 /// When somebody asks to end, or a file cannot be written; not for budgets that are not met.
 pub fn run(host: &Host<'_>, args: &AllArgs) -> BenchResult<()> {
     let size = if args.full { Size::full() } else { Size::quick() };
+    // Before the first measurement, which takes minutes: that it cannot be written down is said at once.
     let _made = args.out.as_deref().map(place_for).transpose()?;
     let machine = Machine::look();
     host.print(&format!("{machine}\n"))?;
@@ -71,6 +72,7 @@ pub fn run(host: &Host<'_>, args: &AllArgs) -> BenchResult<()> {
                     outcome.tables.push(Table { name, report });
                 }
             }
+            // An interruption is not a part that failed: nothing else is begun.
             Err(error) if error.kind() == crate::Kind::Interrupted => return Err(error),
             Err(error) => outcome.verdicts.push(Verdict::failed(step.word(), &error)),
         }
@@ -100,6 +102,7 @@ fn place_for(dir: &Path) -> BenchResult<Option<EmptyDirGuard<'_>>> {
         )
     })?;
     let made = is_new.then(|| EmptyDirGuard(dir));
+    // Whether a directory takes files shows only when one is made.
     OutputArgs { json: Some(dir.join("figures.json")), svg: None }.check()?;
     Ok(made)
 }

@@ -173,6 +173,7 @@ impl SuiteStep {
             }
             SuiteStep::Remote => {
                 let mut args = copies(memory, size);
+                // Small requests have a table of their own, on one processor.
                 args.plan.calls = 0;
                 Ok(vec![(REMOTE, remote(host, &args)?)])
             }
@@ -181,6 +182,7 @@ impl SuiteStep {
                 let mut args = copies(memory, size);
                 args.plan.total = args.plan.total.min(SMALL_FILE);
                 let mut report = remote(host, &args)?;
+                // Large requests are in the table of `Remote`, on all processors.
                 report.rows.retain(|row| row.unit == Unit::Microseconds);
                 report.title = format!(
                     "small requests over TCP, all processes on one processor, {} repetitions",
@@ -242,6 +244,7 @@ fn beside_bare(
         }
     };
     if bare.is_some() {
+        // Not the last target, which is the limit that others are measured beside.
         targets.insert(1.min(targets.len()), (BARE_FUSE.to_owned(), dir));
     }
     let report = measure(&targets);
@@ -301,6 +304,7 @@ fn single_mounts(targets: &[(String, PathBuf)]) -> Vec<MeasuredTarget> {
 
 fn files(size: &Size) -> MetaPlan {
     let (layout, files) = (Layout::Single, size.files);
+    // 3,901 bytes are those of the files of IO500's hard metadata test.
     MetaPlan { procs: 1, files, layout, depth: 1, branch: 1, shared: false, bytes: 3901, filled: false }
 }
 

@@ -170,6 +170,7 @@ impl Work {
             let took_ns = clock::now_ns().saturating_sub(start);
             figures.push(Figure::new(step.what, Unit::Milliseconds, took_ns as f64 / 1e6));
             self.compare(step.what, lines, dir)?;
+            // Between the steps, so that asking nodes for their counts is in no time that is shown.
             let now = place.requests()?;
             if let (Some(before), Some(now)) = (requests, now) {
                 let each = now.saturating_sub(before) as f64 / self.files as f64;

@@ -45,6 +45,7 @@ impl Tree {
             for entry in fs::read_dir(&dir).map_err(BenchError::system(dir.display()))? {
                 let entry = entry.map_err(BenchError::system(dir.display()))?;
                 let kind = entry.file_type().map_err(BenchError::system(dir.display()))?;
+                // Its own objects are no part of what was copied, and there are more of them after each step.
                 if kind.is_dir() && entry.file_name() != ".git" {
                     left.push(entry.path());
                 } else if kind.is_file() {

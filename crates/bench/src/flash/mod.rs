@@ -130,6 +130,7 @@ fn measure(
     for plan in plans {
         host.say(&format!("{} processes", plan.procs));
         let found = alternate(host, &targets, args.reps, |index| {
+            // A new seed each time: content of an earlier repetition must not pass for this one's.
             seed += 1;
             once(host, places, *plan, index == 0, seed)
         })?;
@@ -158,6 +159,7 @@ fn once(
             places.flush()?;
         }
         let there_ns = if in_front { clock::now_ns() } else { 0 };
+        // Before the comparison, which asks the source as well.
         let asked = match (places.counts()?, before) {
             (Some(after), Some(before)) => Some(after.since(&before)),
             _ => None,

@@ -88,6 +88,7 @@ impl<'h, 'a> FlashDirs<'h, 'a> {
     pub fn in_front(&self) -> BenchResult<Dirs> {
         let scratch = Scratch::new(&self.partition()?)?;
         let name = scratch.path().file_name().unwrap_or_default();
+        // One directory for all mounts: each shows the same partition.
         let shown = self.formation.mounts().iter().map(|mount| mount.join(PARTITION).join(name)).collect();
         let at_source = self.front.join(name);
         // What is removed in the formation stays at the source.

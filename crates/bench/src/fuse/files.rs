@@ -50,6 +50,7 @@ impl Files {
     pub fn block(&mut self) -> Box<[u8]> {
         self.free.pop().unwrap_or_else(|| {
             let mut block = vec![0; BLOCK].into_boxed_slice();
+            // Allocated zeros are mapped when they are touched, and the first write would pay for that.
             block.iter_mut().step_by(PAGE).for_each(|byte| *std::hint::black_box(byte) = 0);
             block
         })

@@ -106,6 +106,7 @@ pub fn receive(device: &OwnedFd, head: &mut [u8], block: &mut [u8]) -> BenchResu
         match rustix::io::readv(device.as_fd(), parts) {
             Ok(len) => return Ok(Some(len)),
             Err(Errno::NODEV) => return Ok(None),
+            // ENOENT: whoever asked was interrupted before this was read, and there is no request.
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
             Err(error) => return Err(BenchError::system("/dev/fuse")(error)),
         }

@@ -44,6 +44,7 @@ impl Access {
             Access::Library(client, mount) => {
                 let within = path.strip_prefix(mount).unwrap_or(path).as_os_str().as_bytes();
                 let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+                // Only appending is told apart by it, and nothing here appends: it serves all writes.
                 let ctx = client.new_op(0, uid, gid);
                 let opened =
                     client.find(within, true).and_then(|attr| client.open(&ctx, attr.ino, flags_of(write)));
@@ -114,6 +115,7 @@ fn formation_of(dir: &Path) -> Option<(String, PathBuf)> {
     let dir = dir.canonicalize().ok()?;
     let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
     let entries = mount_lines(&mounts).filter_map(entry);
+    // Mounts can be one in another: the innermost has the directory.
     entries.filter(|(_, mount)| dir.starts_with(mount)).max_by_key(|(_, mount)| mount.as_os_str().len())
 }
 

@@ -209,6 +209,7 @@ fn groups(dir: &Path) -> BenchResult<Vec<PathBuf>> {
 /// One repetition in directories that as many groups of processes have for themselves, of which nothing stays.
 pub(crate) fn once(host: &Host<'_>, dirs: &[PathBuf], plan: &IoPlan) -> BenchResult<Vec<Figure>> {
     let scratches = dirs.iter().map(|dir| Scratch::new(dir)).collect::<BenchResult<Vec<_>>>()?;
+    assert!(!dirs.is_empty(), "processes are given no directory");
     let of_rank = |rank: u32| (rank as usize * dirs.len() / plan.procs.max(1) as usize).min(dirs.len() - 1);
     let task = |rank| {
         let dir = scratches.get(of_rank(rank)).map_or_else(PathBuf::new, |scratch| scratch.path().to_owned());

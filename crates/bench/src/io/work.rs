@@ -18,6 +18,7 @@ pub fn perform(host: &Host<'_>, task: &IoTask, barrier: &mut dyn Barrier) -> Ben
     let access = Access::to(host, &task.dir, task.plan.api)?;
     let mut part = Part::new(task, &access);
     let mut timed = Vec::new();
+    // What is read or written over has to be there: it is made first, and not shown.
     if task.plan.ops.first() != Some(&IoOp::Write) {
         part.timed(IoOp::Write, barrier)?;
     }
@@ -60,6 +61,7 @@ impl<'t> Part<'t> {
         if creates && (self.task.rank == 0 || self.task.plan.mode == Mode::Own) {
             self.create()?;
         }
+        // Alone there is nobody else to see the file, and a barrier is a message there and back.
         if creates && self.task.plan.procs > 1 {
             barrier.wait()?;
         }

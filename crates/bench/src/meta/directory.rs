@@ -183,6 +183,7 @@ fn restart(
 fn answered(host: &Host<'_>, dir: &Path, start: u64) -> BenchResult<u64> {
     let name = c(dir)?;
     loop {
+        // Answered by the daemon, and not from what the kernel remembers of the directory.
         let outcome = rustix::fs::statx(CWD, &name, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
         let ns = clock::now_ns().saturating_sub(start);
         match outcome {

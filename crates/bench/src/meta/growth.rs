@@ -53,6 +53,7 @@ pub fn perform(task: &GrowTask, barrier: &mut dyn Barrier) -> BenchResult<Growth
         })?;
         let refused = |error| BenchError::refused(name.to_string_lossy(), format_args!("create: {error}"));
         create(&name, &[]).map_err(refused)?;
+        // The last files as well, which may be less than a step.
         if done % step == 0 || done == task.files {
             let since = done - growth.marks.iter().map(|(count, _)| count).sum::<u64>();
             growth.marks.push((since, clock::now_ns()));

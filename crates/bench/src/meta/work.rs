@@ -82,6 +82,7 @@ impl Phases<'_> {
         let children_first: Vec<CString> = places.made(FileSpread::Own)?.into_iter().rev().collect();
         self.each("rmdir", &children_first, |dir| rustix::fs::rmdir(dir))?;
         self.barrier.wait()?;
+        // Through the next mount, whose kernel has looked at these files: stale entries would be counted here.
         let top = places.top(FileSpread::Next)?;
         match entries(&top) {
             Ok(0) => Ok(()),

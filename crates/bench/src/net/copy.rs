@@ -48,6 +48,7 @@ pub fn copy<W: CopyMethod>(
     let mut buffers: Vec<Vec<u8>> = ways.iter().map(|_| vec![1; plan.size as usize]).collect();
     let mut timed = Vec::new();
     for (what, writes) in [("write", true), ("rewrite", true), ("read", false)] {
+        // Outside of the time: making content costs more than sending it.
         buffers.iter_mut().for_each(|buffer| content.fill(buffer, 0));
         barrier.wait()?;
         let start_ns = clock::now_ns();
@@ -101,6 +102,7 @@ fn together<W: CopyMethod>(
         let ended = threads.into_iter().map(|thread| {
             thread.join().unwrap_or_else(|_| Err(BenchError::refused("a connection", "its thread panicked")))
         });
+        // All are joined, also behind a failure: a scope panics for a thread that panicked and was not joined.
         ended.collect::<Vec<_>>().into_iter().collect()
     })
 }

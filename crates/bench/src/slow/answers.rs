@@ -28,6 +28,7 @@ impl Answers {
         let number = state.count;
         state.due.push(Reverse((at, number, answer)));
         drop(state);
+        // It may be due before the one that is waited for.
         self.changed.notify_one();
     }
 

@@ -105,6 +105,7 @@ pub fn serve(slowness: &Slowness, ready: impl FnOnce() -> BenchResult<()>) -> Be
     ready()?;
     let answers = Answers::default();
     std::thread::scope(|scope| {
+        // One thread takes requests, and another answers: delays of several overlap, as at a site.
         let later = scope.spawn(|| {
             while let Some(answer) = answers.next() {
                 tell(&device, &[IoSlice::new(&answer)])?;

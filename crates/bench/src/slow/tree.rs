@@ -116,6 +116,7 @@ impl Tree {
     }
 
     fn drop_unused(&mut self, ino: u64) {
+        // A removed file that is open, or known to the kernel, stays until that forgets it.
         if self.nodes.get(&ino).is_some_and(|node| node.known == 0 && !node.has_name) {
             self.nodes.remove(&ino);
         }
