@@ -8,6 +8,7 @@ use bivouac_types::units::{format_count, format_size};
 
 /// Returns what would be lost with a formation, as text; `None` for an empty one.
 pub fn what_goes(dir: &StateDir, state: &FormationState) -> Option<String> {
+    // Of a killed one no node can be asked: its volumes are what there is to say of it.
     if !dir.is_held() {
         let volumes = state.nodes.iter().map(|node| node.volumes.len() as u64).sum();
         // What was lost with hosts cannot be seen from here.
@@ -61,6 +62,7 @@ pub fn answer(was_said: bool) -> Answer {
     if was_said {
         return Answer::Yes;
     }
+    // Not asked at all: what a script has at standard input was meant for something else.
     if !can_ask() {
         return Answer::Unasked;
     }

@@ -70,12 +70,14 @@ fn place_of(dir: &Path) -> Result<Guarded, Failure> {
     check_mount_point(&absolute).map_err(|error| Failure::new(1, error))?;
     let remedy = "name a directory of your own, which others cannot write to, with --mount or DIR";
     let place = guarded(&absolute, remedy)?;
+    // Again by the path without links: that is what is mounted over.
     refuse_mounted(&place.path)?;
     Ok(place)
 }
 
 /// Refuses a mount point in what one of the formation's partitions stands in front of.
 fn refuse_sources(formation: &StateDir, state: &FormationState, place: &Path) -> Result<(), Failure> {
+    // Asked of the state as it is now: the caller's may be from before a partition was made.
     if formation.read()?.is_none_or(|state| state.sources.is_none()) {
         return Ok(());
     }

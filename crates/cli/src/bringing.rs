@@ -34,6 +34,7 @@ pub fn bring_at_start(client: &Client, partition: &Partition, path: &str) -> FsR
     std::thread::scope(|scope| {
         let work = || {
             while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                // A file that does not come is no failure of the partition, which is made: it comes when it is read.
                 if let Err(error) = client.site.bring_file(file.attr.ino) {
                     failed.lock().unwrap_or_else(PoisonError::into_inner).push((file, error));
                 }

@@ -59,6 +59,7 @@ impl Closing {
         // Most of it while others can still write.
         let options = FlushOptions { force: false, jobs: FLUSH_JOBS };
         unflushed::flush_by(&client, options)?;
+        // Held before it is looked: what is written behind the look would be lost with the formation.
         let mut closing = Closing::hold(client)?;
         match closing.flush_rest(name, options) {
             Ok(()) => Ok(Some(closing)),
@@ -77,6 +78,7 @@ impl Closing {
         // among what is not at its source.
         let held = client.site.hold_behind(token, HOLD_MS).and_then(|_| client.site.fence(token, HOLD_MS));
         held.inspect_err(|_| closing.open())?;
+        // By a thread of its own: what is flushed meanwhile may take longer than the hold.
         let thread = std::thread::spawn(move || {
             while ended.recv_timeout(RENEWAL) == Err(RecvTimeoutError::Timeout) {
                 if let Err(error) = hold_on(&client, token, HOLD_MS) {
@@ -115,6 +117,7 @@ impl Closing {
 
     fn end_renewals(&mut self) {
         if let Some((renewals, thread)) = self.renewals.take() {
+            // Dropping the sender is what ends the wait for the next renewal.
             drop(renewals);
             // It has ended, well or not.
             let _ = thread.join();

@@ -56,6 +56,7 @@ fn measure(args: &BenchArgs) -> BenchResult<()> {
 
 /// Returns the program that is measured: the one that came with this one, else that in PATH.
 fn measured() -> PathBuf {
+    // Not the PATH first: figures are to be those of the release that is beside it.
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name("bivouac"));
     beside.filter(|program| program.exists()).unwrap_or_else(|| PathBuf::from("bivouac"))
 }

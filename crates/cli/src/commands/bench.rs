@@ -15,6 +15,7 @@ pub fn run() -> Result<ExitCode, Failure> {
     let own = std::env::current_exe().unwrap_or_default();
     let program = beside(&own).unwrap_or_else(|| PathBuf::from(PROGRAM)).into_os_string();
     let command: Vec<_> = std::iter::once(program).chain(std::env::args_os().skip(2)).collect();
+    // In place of this process, so that signals and the exit code are those of the measurement.
     let (code, text) = become_command(&command, &[], None);
     Err(if code == CODE_NOT_FOUND { missing(&own) } else { Failure::new(1, text) })
 }

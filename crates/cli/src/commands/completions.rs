@@ -29,6 +29,7 @@ fn script(shell: Shell) -> String {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut hinted(command()), "bivouac", &mut text);
     let text = String::from_utf8_lossy(&text);
+    // The generators know lists of words and kinds of paths only, so a word stands for the question.
     match shell {
         Shell::Bash => text.replace(NAMES, &format!("$({ASK})")),
         Shell::Fish => text.replace(&format!("{NAMES}\\t''"), &format!("({ASK})")),
@@ -53,6 +54,7 @@ fn hint(arg: Arg, makes: bool) -> Arg {
         return arg;
     }
     if is(&arg, TypeId::of::<FormationName>()) {
+        // A name that is still to be chosen is not completed by those that are taken.
         return if makes { arg.value_hint(ValueHint::Other) } else { arg.value_parser([NAMES]) };
     }
     let words = fixed(&arg, &named);

@@ -45,6 +45,7 @@ pub fn run(here: &Environment, args: &ConfigArgs) -> Result<ExitCode, Failure> {
 fn check_here(here: &Environment, args: &ConfigArgs, file: &FormationFile) -> Result<(), Failure> {
     let mut arguments: Vec<OsString> = vec!["bivouac".into(), "up".into()];
     arguments.push(format!("--config={}", args.check.display()).into());
+    // Without `in`, which `run` alone has.
     let for_up = file.formation.iter().filter(|(key, _)| key != "in");
     arguments.extend(for_up.map(|(key, value)| OsString::from(as_argument(key, value))));
     let up = match Cli::read(arguments) {
@@ -85,6 +86,7 @@ fn check_partitions(plans: &[Plan], nodes: usize, formation: &FormationArgs) -> 
             );
             return Err(refused(cause));
         }
+        // A partition can be made below an earlier one of the same file, in its order.
         directories.insert(plan.path.clone());
         let chosen = plan.nodes.as_ref().map(|chosen| chosen.count_of(nodes));
         let chosen = chosen.transpose().map_err(&refused)?.unwrap_or(nodes);

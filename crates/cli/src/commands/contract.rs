@@ -45,6 +45,7 @@ struct ContractReport {
 
 impl ContractReport {
     fn read(path: &Path) -> Result<ContractReport, Failure> {
+        // Not the path that was named: what a symbolic link leads to is what has the contract.
         let resolved = inside(path)?;
         let text = attribute(&resolved, CONTRACT_XATTR)
             .map_err(|errno| refused((resolved.as_path(), path), errno, "read"))?;
@@ -138,6 +139,7 @@ impl ContractChange {
     fn descend(&mut self, top: &Path, shown: &Path) {
         let partition = partition_of(top);
         let device = fs::symlink_metadata(top).ok().as_ref().map(Metadata::dev);
+        // By a stack, not by calls: trees can be deeper than a thread's stack.
         let mut dirs = vec![(top.to_owned(), shown.to_owned())];
         while let Some((dir, shown)) = dirs.pop() {
             let entries = match fs::read_dir(&dir) {

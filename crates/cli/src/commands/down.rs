@@ -54,11 +54,13 @@ pub fn run(here: &Environment, args: &DownArgs) -> Result<ExitCode, Failure> {
     }
     let waits =
         || errln!("bivouac: formation {}: another command takes it down; waiting for that", state.name);
+    // Held to the end: a second `down` waits instead of taking away the same things.
     let Some(_ending) = dir.begin_end(&state.formation, waits)? else {
         return Ok(ended_by_another(&state.name));
     };
     // The other one may have changed something, and given up.
     let state = if is_kept_elsewhere { state } else { dir.read()?.unwrap_or(state) };
+    // Looked at before: the state that says so goes with the formation.
     let (name, may_have_pools) = (state.name.clone(), has_sources(&dir, &state));
     let code = take_away(here, &dir, state, args.discard)?;
     if may_have_pools {
@@ -160,6 +162,7 @@ pub fn take_away(
     unsaved::cancel_jobs(&copied_at(here, dir, &state), &mut notice);
     let down = end(here, dir, &state, is_void, discard, &mut notice);
     if let (Err(_), Some(closing)) = (&down, closing) {
+        // Everybody may write again: the formation goes on.
         closing.lift();
     }
     down
@@ -179,6 +182,7 @@ fn end(
         outln!("formation {name} {left}");
         return Ok(if left.is_nothing() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
+    // Counted before anything is removed, for what is said behind it.
     let killed = (!dir.is_held()).then(|| Amount::of(state)).filter(|amount| !amount.is_nothing());
     let remains = take_down(here, dir, is_void, notice)?;
     if let Some(amount) = killed {

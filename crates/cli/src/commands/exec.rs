@@ -18,6 +18,7 @@ pub fn run(here: &Environment, args: &ExecArgs) -> Result<ExitCode, Failure> {
         _ => failure.with_code(CODE_NOT_STARTED),
     };
     let (dir, state) = formation(here, args.which.name.as_ref()).map_err(not_started)?;
+    // Before the mounts are looked at: in the other namespace they are where the command will see them.
     if !args.no_mount {
         enter_mounts(&dir, &state, Vec::new()).map_err(not_started)?;
     }
@@ -45,6 +46,7 @@ fn formation(
 ) -> Result<(StateDir, FormationState), Failure> {
     let (name_of, dir_of) = environment::around();
     let around = dir_of.filter(|_| name.is_none()).map(StateDir::at);
+    // A formation that has gone leaves its directory's name in the environment of what it started.
     let dir = match around.filter(|dir| dir.read().is_ok_and(|state| state.is_some())) {
         Some(dir) => dir,
         None => {
@@ -78,6 +80,7 @@ fn work_dir(state: &FormationState, mount: Option<&Path>, below: &Path) -> Resul
         );
         return Err(Failure::new(CODE_NOT_STARTED, text));
     };
+    // In a mount every path is below it: one with a slash in front means the formation's root.
     let dir = mount.join(below.strip_prefix("/").unwrap_or(below));
     match std::fs::metadata(&dir) {
         Ok(found) if found.is_dir() => Ok(dir),

@@ -62,6 +62,7 @@ fn entries(
 
 /// Returns whether a catalogue does not answer, or is a directory that this host does not have now.
 fn is_away(error: &PublishError) -> bool {
+    // NotFound as well: a catalogue on a file system that is not mounted here is a directory that is missing.
     matches!(error.cause(), Cause::Unreachable | Cause::NotFound | Cause::Other)
 }
 
@@ -76,6 +77,7 @@ pub fn unpublish(here: &Environment, args: &UnpublishArgs) -> Result<ExitCode, F
     }
     let name = catalogue.name();
     drop(catalogue);
+    // After the catalogue: formations near by tell an entry as long as they have it, for an hour at most.
     near_by::forget(&mut ways, EntryRef { catalogue: &name, id: &args.entry });
     outln!("{} is out of {name}; its files are where they were", args.entry);
     Ok(ExitCode::SUCCESS)

@@ -27,6 +27,7 @@ pub fn run(here: &Environment, args: &FlushArgs) -> Result<ExitCode, Failure> {
             let text = "is in no partition with a source: nothing is to be flushed";
             return Err(Failure::new(1, format_args!("{}: {text}", entry.dir.join(below).display())));
         }
+        // What mounts have acknowledged and not sent is not known to the nodes, and would not be among what is flushed.
         client.site.send_behind()?;
         if args.dry_run {
             announce(&escape(path), &client, &subtree)?;

@@ -35,6 +35,7 @@ pub fn run(here: &Environment, args: &FsckArgs) -> Result<ExitCode, Failure> {
         (false, true) => offline(here, args),
         (false, false) => online(here, args),
     };
+    // Its own codes also for failures of other parts of the program: scripts of administrators know those of fsck(8).
     outcome.map(ExitCode::from).map_err(as_of_fsck)
 }
 

@@ -135,6 +135,7 @@ impl KeyTable for FormationKeys {
                 links
             }
             Err(error) => {
+                // Not cached, so that the next question asks again.
                 log::warn!(why:% = error; "the formation's own links are not known");
                 Vec::new()
             }

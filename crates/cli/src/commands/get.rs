@@ -67,6 +67,7 @@ fn find(args: &GetArgs, ways: &mut ServerAccess<'_>) -> Result<FetchItem, Failur
     if what.contains("://") {
         return find_place(args, &Location::parse(what).map_err(failed)?, ways);
     }
+    // Looked for by its name before it is taken for a file: an id is a word that could be both.
     if ro_crate::is_id(what) && args.which.catalogue.is_some() {
         return find_entry(args, &find::place(&args.which)?, what, ways);
     }
@@ -244,6 +245,7 @@ fn files(
     }
     let fetched = fetched.map_err(failed)?;
     if let Some(cache) = cache {
+        // After all of it came: what is noted is taken for a copy of that digest.
         note(&cache, &order);
     }
     tell(&order, &fetched, meter);

@@ -61,12 +61,13 @@ fn create(here: &Environment, args: &KeyCreateArgs) -> Result<ExitCode, Failure>
     let expires = args.expires.map(|after| now.saturating_add(after.0.div_ceil(1000)));
     let wanted =
         Key { id: String::new(), path, read_only, created: now, expires, link: args.link, made_by: None };
+    // Before the key is made: one that nobody is told of would stay, and could not be revoked by its name.
+    let servers = if args.link { Vec::new() } else { announce::list(&client)? };
     let key = keys::create(&client, &ctx(here, &client), &wanted)?;
     if args.link {
         client.leave();
         return write_link_key(args, &dir, &key.id);
     }
-    let servers = announce::list(&client)?;
     client.leave();
     // Each of them is where it goes on with the key's path.
     servers.iter().for_each(|server| errln!("{}", shown(server)));

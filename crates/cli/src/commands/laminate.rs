@@ -57,6 +57,7 @@ pub fn run(args: &LaminateArgs) -> Result<ExitCode, Failure> {
         failed.append(&mut files.failed);
         for (file, shown) in &files.found {
             match act(action, file, shown) {
+                // A single file that was not laminated is a mistake, in a tree it is an ordinary file.
                 Ok(report) if action == LaminateAction::Verify && report.outcome == UNTOUCHED && !is_tree => {
                     failed.push(Failure::new(1, format_args!("{}: is not laminated", shown.display())));
                 }

@@ -129,7 +129,9 @@ fn add(here: &Environment, args: &LinkAddArgs) -> Result<ExitCode, Failure> {
     let far = LinkSource::open(near.target(&args.address, key.clone())?);
     let far = far.map_err(|error| failed(name, &error))?;
     let side = far.far_side().map_err(|error| failed(name, &error))?;
+    // Before anything is made: a formation that links itself in a circle would wait for its own gateway.
     far.reaches(vec![formation]).map_err(|error| failed(name, &error))?;
+    // Sealed for this formation: whoever reads the settings of its partitions has no key by that.
     let sealed = key.seal(&near.secret).map_err(|why| Failure::new(1, why))?;
     let source = Source::of_link(&args.address, name, &sealed, side.read_only)
         .map_err(|_| Failure::new(2, format_args!("'{}': write HOST:PORT", args.address)))?;
@@ -343,6 +345,7 @@ fn send(near: &NearSide, link: &Link) -> Result<(), Failure> {
     let target = FlushTarget::find(&near.client, Path::new("/"), below(link))?;
     let unsaved = near.client.site.unsaved()?;
     let outcome = flush_target(&near.client, &target, &unsaved, FlushOptions { force: false, jobs: 8 })?;
+    outcome.lost.iter().for_each(|lost| errln!("bivouac: {lost}"));
     for (path, error) in &outcome.failed {
         errln!("bivouac: {}: not sent: {error}", String::from_utf8_lossy(path.as_os_str().as_bytes()));
     }
@@ -374,6 +377,7 @@ fn detach_sent(here: &Environment, near: &NearSide, link: &Link) -> Result<(), F
             );
             return Err(Failure::new(1, text));
         }
+        // It tells whether changes were held up all along; if not, something may be written since the look.
         if !site.fence(token, HOLD_MS)? {
             let text = format!("link {}: a daemon was restarted meanwhile; try again", link.name);
             return Err(Failure::new(1, text));
@@ -422,6 +426,7 @@ fn drop_link(here: &Environment, near: &NearSide, link: &Link) -> Result<(), Fai
     let (uid, gid) = near.owner;
     let maker = PartitionMaker { client, uid, gid, state: &near.state };
     maker.remove_directory(link.path.as_bytes()).map_err(shown)?;
+    // Only when it has no entries left: a link that is still there can be removed by the same command again.
     client.partitions.forget(&ctx(here, client), partition.id)?;
     Ok(())
 }
@@ -433,6 +438,7 @@ fn remove_below(here: &Environment, client: &Client, top: Ino) -> FsResult<()> {
     while let Some((dir, place)) = dirs.last().cloned() {
         let mut below = Vec::new();
         loop {
+            // From the beginning each time: what was read before is removed by now.
             let entries = client.readdir_here(dir, 0)?;
             if entries.is_empty() || !below.is_empty() {
                 break;

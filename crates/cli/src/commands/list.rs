@@ -89,6 +89,7 @@ fn names(here: &Environment) -> BTreeSet<String> {
 /// Lists formations with living processes; of one over several hosts that was started here the whole, not this host's
 /// part.
 fn living(parts: FormationDirs, wholes: FormationDirs) -> Vec<FormationListing> {
+    // Of a whole and this host's part with one name the whole says more.
     let parts = parts.into_iter().filter(|(name, _)| !wholes.iter().any(|whole| whole.0 == *name));
     let held = parts.chain(wholes.iter().cloned()).filter(|(_, dir)| dir.is_held());
     held.filter_map(|(_, dir)| {

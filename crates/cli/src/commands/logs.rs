@@ -59,6 +59,7 @@ pub fn run(here: &Environment, args: &LogsArgs) -> Result<ExitCode, Failure> {
         // What changed does not matter: all are read from where they were.
         while rustix::io::read(&changes, &mut [0_u8; 4096]).is_ok_and(|len| len > 0) {}
         loop {
+            // What is added while it is shown is read at once, piece by piece.
             let read = logs.read(PIECE_MAX)?;
             if read.iter().all(|(_, lines)| lines.is_empty()) {
                 break;
@@ -164,6 +165,7 @@ impl Logs<'_> {
                 }
             }
         }
+        // Taken out for the call: what it asks by is in the same structure.
         if let Some(mut others) = self.others.take() {
             all.extend(others.read(most, |name| self.wants(name)));
             self.others = Some(others);

@@ -132,6 +132,7 @@ impl Daemon {
         let made = make_all(&shared, nodes)?;
         phases.end("records");
         let (parts, served): (Vec<Part>, Vec<_>) = made.into_iter().unzip();
+        // Before the server starts: requests of nodes of this process are calls, and may come at once.
         shared.host_peers.meet(parts.iter().map(|part| (part.id, &part.node)));
         let shutdown = shutdown_pipe(&parts)?;
         let server = Server::start_all(
@@ -159,6 +160,7 @@ impl Daemon {
                 format!("it stood still and was ended: {what}; its log has the stacks of its threads");
             log::error!("{message}\n{}", stacks_of_all_threads());
             handover.tell(&FromNode::Failed { message });
+            // Not in order: to end a node in order is to wait for what stands still.
             std::process::abort();
         };
         let thread = std::thread::Builder::new().name("watch".into()).spawn(watch);
@@ -308,6 +310,7 @@ fn shutdown_pipe(parts: &[Part]) -> Result<File, Failure> {
 }
 
 fn asked_to_end(signals: &Signals) -> bool {
+    // A hang-up is that of the terminal at which the formation was started, which it outlives.
     std::iter::from_fn(|| signals.next()).any(|signal| signal.number != Signal::HUP.as_raw())
 }
 

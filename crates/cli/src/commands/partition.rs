@@ -206,6 +206,7 @@ fn set(here: &Environment, args: &SetArgs) -> Result<(), Failure> {
         return Err(Failure::new(2, text));
     }
     let ctx = partition_path.client.new_op(0, partition_path.uid, partition_path.gid);
+    // With the version that was read: what somebody else has changed since is refused, not lost.
     let changed = partition_path.client.partitions.set(&ctx, partition.id, partition.version, settings)?;
     out!("{}", PartitionReport::of(&partition_path.client, &changed, &partition_path.shown()).to_text());
     Ok(())
@@ -215,6 +216,7 @@ fn remove(here: &Environment, args: &RemoveArgs) -> Result<(), Failure> {
     let partition_path = PartitionPath::find(here, &args.place)?;
     let partition = partition_path.root()?;
     let shown = partition_path.shown();
+    // The directory first: while it has files the partition is theirs, and stays.
     partition_path.maker().remove_directory(&partition_path.path).map_err(|error| match error.errno() {
         Errno::ENOTEMPTY => {
             let text = format!(

@@ -28,12 +28,14 @@ pub fn pin(here: &Environment, args: &PinArgs) -> Result<ExitCode, Failure> {
         let before: HashSet<Ino> = client.site.pinned()?.into_iter().map(|file| file.ino).collect();
         check_fits(client, shown, subtree, &files)?;
         let failed = on_all(&files, true, |file| {
+            // Pinned before it is brought: what is brought could make room again at once.
             client.site.pin(file.attr.ino, true)?;
             client.site.bring_file(file.attr.ino)
         });
         if failed.is_empty() {
             return Ok(said(shown, "pinned", &files));
         }
+        // Those that were pinned before stay so: this command has not done it.
         let is_new = |file: &&TreeEntry| !before.contains(&file.attr.ino);
         let new: Vec<TreeEntry> = files.iter().filter(is_new).cloned().collect();
         let left = on_all(&new, false, |file| client.site.pin(file.attr.ino, false));

@@ -49,6 +49,7 @@ fn plan(here: &Environment, args: &PlanArgs) -> Result<(), Failure> {
     if let Some(path) = &args.write {
         let failed = |e| Failure::new(1, format_args!("{}: {e}; choose another path", path.display()));
         std::fs::write(path, &text).map_err(failed)?;
+        // Read as `up` would: a file that it refuses is found here, and not when the job starts.
         formation_file::read(path)?;
     }
     if args.json {

@@ -310,6 +310,7 @@ fn path(here: &Environment, who: &Caller, args: &PoolPathArgs) -> Result<ExitCod
     pool.must_be_on_site()?;
     let around = around().0.and_then(|name| name.into_string().ok());
     let mut attachments = pools.attachments(&pool)?;
+    // The formation around first: what its job writes is there, and not yet at the source.
     attachments.sort_by_key(|one| (Some(&one.formation) != around.as_ref(), -one.since_s));
     let mounts = mounted();
     let best = attachments.iter().find_map(|one| inside(one, &mounts));

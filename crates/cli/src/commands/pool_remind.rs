@@ -55,6 +55,7 @@ pub fn remind(here: &Environment, who: &Caller, args: &PoolRemindArgs) -> Result
 fn remind_of(pools: &mut Pools, who: &Caller, pool: &Pool, args: &PoolRemindArgs) -> Result<bool, Failure> {
     let Some(pool) = pools.begin_reminder(&changing(who, &None), pool)? else { return Ok(false) };
     let sent = send(&pool, &args.sendmail);
+    // Noted also if it failed: then it is due again, and not only in an hour.
     pools.end_reminder(&changing(who, &None), &pool, sent.is_ok())?;
     sent.map(|()| true)
 }

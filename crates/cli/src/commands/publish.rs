@@ -53,6 +53,7 @@ pub fn run(here: &Environment, args: &PublishArgs) -> Result<ExitCode, Failure> 
         let known = put(here, args, &path, frozen, holders, &catalogue)?;
         let name = catalogue.name();
         drop(catalogue);
+        // Last, when the catalogue has it: what formations near by tell is what the catalogue would.
         near_by::tell(&mut ways, &name, &known);
         let manifest = known.manifest;
         let by = manifest.holders.iter().map(shown).collect::<Vec<_>>().join(", ");
@@ -152,6 +153,7 @@ fn of_formation(here: &Environment, path: &Path) -> Result<Vec<SourceCandidate>,
         let place = Location::parse(source.as_str()).map_err(failed)?;
         let below = String::from_utf8_lossy(&target.top.path).into_owned();
         let place = if below.is_empty() { place } else { place.join(&below) };
+        // Digests are of what was read here: site storage may have an earlier version.
         all.push(SourceCandidate { holder: site(&place)?, look: PresenceCheck::Found });
     }
     client.leave();

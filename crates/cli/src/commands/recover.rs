@@ -49,6 +49,7 @@ pub fn run(here: &Environment, args: &RecoverArgs) -> Result<ExitCode, Failure> 
     if let Some(whole) = whole(here, &wanted)? {
         return over_hosts(here, args, whole, &wanted, bound, &signals);
     }
+    // Before anything is started: a formation that cannot be mounted is not brought back half.
     if !args.no_mount && MountWay::choose(here, &fusermount::PROGRAMS) == MountWay::Namespaces {
         return Err(cannot_mount().into());
     }

@@ -18,6 +18,7 @@ pub fn run(here: &Environment, args: &ReportArgs) -> Result<ExitCode, Failure> {
         (None, None) => (None, ReportFormat::Text),
     };
     let old = args.compare.as_deref().map(|path| read("--compare", path)).transpose()?;
+    // Before the formation is asked, which takes a while: a file that cannot be written is said at once.
     let target =
         path.filter(|path| *path != Path::new("-")).map(|path| ReportTarget::new(path, form)).transpose()?;
     let report = match &args.from {

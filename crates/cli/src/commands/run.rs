@@ -172,6 +172,7 @@ impl Job<'_> {
         let values = [mount.as_os_str(), OsStr::new(name), dir];
         let mut environment: Vec<_> = OF_COMMANDS.into_iter().zip(values).collect();
         environment.extend(self.preload.as_deref().map(|preload| (preloading::VARIABLE, preload)));
+        // Before the command runs: if this process is killed meanwhile, the formation is kept for them.
         if self.args.out_always {
             self.owe_outputs();
         }
@@ -349,6 +350,7 @@ impl Job<'_> {
     /// Takes the formation down; the command's exit code is ours.
     fn finish(&self, code: u8) -> Result<ExitCode, Failure> {
         match self.end() {
+            // The command's own failure is what a script asks for; what is left of the formation is said besides.
             Err(failure) if code != 0 => Err(failure.with_code(code)),
             Err(failure) => Err(failure),
             Ok(()) => {

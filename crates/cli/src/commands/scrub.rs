@@ -163,6 +163,7 @@ impl ScrubProgress {
         }
         let (now, every) = (elapsed.as_millis() as u64, TELL_EVERY.as_millis() as u64);
         let is_due = |last: u64| (now >= last + every).then_some(now);
+        // Several threads add: of those that find a line due, one says it.
         if self.json && self.told_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_due).is_ok() {
             outln!("{}", json!({ "event": "progress", "compared_bytes": bytes }));
         }

@@ -50,6 +50,7 @@ pub fn run(here: &Environment, args: &ShareArgs) -> Result<ExitCode, Failure> {
     let name = entry.source.strip_prefix("bivouac:").and_then(|name| name.parse().ok());
     let (_, dir) = StateDir::find(here, name.as_ref())?;
     let secret = dir.secret()?;
+    // After all that can fail is at hand: a key that nobody is told of would stay until its end.
     let made = keys::create(&client, &ctx, &wanted)?;
     client.leave();
     servers.iter().for_each(|server| errln!("{}", key::shown(server)));

@@ -131,6 +131,7 @@ fn check_space(
         let nodes = look(dir)?.nodes;
         match known(&nodes) {
             None => break nodes,
+            // A node that starts just now has no figures yet: it is waited for.
             Some(_) if Instant::now() < deadline && !is_over(signals, LOOK_PAUSE) => {}
             Some(silent) => {
                 let cause = "does not answer, so it is not known whether what is to be copied fits";

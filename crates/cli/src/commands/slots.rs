@@ -285,6 +285,7 @@ fn staged(here: &Environment, who: &Caller, args: &PoolStageArgs) -> Result<Exit
     let pools = opened(here, &args.how.slot.database)?;
     let access = if way == Direction::In { Access::Ro } else { Access::Rw };
     let pool = pools.usable(who, &args.pool, access, now_s())?;
+    // Not held while it is copied, which takes hours: the database is everybody's.
     drop(pools);
     let site = PathBuf::from(OsStr::from_bytes(&pool.source));
     let inside = args.at.clone().unwrap_or_else(|| PathBuf::from("/").join(&pool.name));

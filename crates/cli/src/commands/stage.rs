@@ -83,10 +83,12 @@ impl StageSession {
         let (formation, dir) = StateDir::find(here, which.name.as_ref())?;
         let state = dir.read_living()?;
         let jobs = Jobs::at(dir.stage_path());
+        // Before the first thread: a namespace is entered by a process with one alone.
         enter_mounts(&dir, &state, outside(&jobs))?;
         let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
         let usable = UsableMounts::find(&state);
         let (mounts, has_sources) = (usable.places(&state)?, has_sources(&dir, &state));
+        assert!(!mounts.is_empty(), "formation {formation} is copied to or from without a mount");
         for (mount, why) in &usable.left_out {
             errln!("bivouac: mount {} is not used: {why}", mount.dir.display());
         }
@@ -145,6 +147,7 @@ impl StageSession {
     }
 
     fn start(&self, here: &Environment, mut order: JobSpec, how: &StageHowArgs) -> Result<ExitCode, Failure> {
+        // What is wrong with the filter is said before a job is written down for it.
         PathFilter::new(&how.include, &how.exclude).map_err(|text| usage(&text))?;
         order.way.check_targets(&order.transfers).map_err(|text| usage(&text))?;
         order.include.clone_from(&how.include);

@@ -39,6 +39,7 @@ pub fn run(here: &Environment, args: &SystemArgs) -> Result<ExitCode, Failure> {
     } else {
         show(&map, if args.json { MapFormat::Json } else { args.format })?;
     }
+    // On standard error where the map itself is for programs.
     if args.json || args.query.is_some() || args.format != MapFormat::Table {
         map.notes.iter().for_each(|note| errln!("bivouac: not known: {note}"));
     }

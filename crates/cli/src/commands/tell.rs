@@ -24,6 +24,7 @@ pub fn run(here: &Environment, args: &TellArgs) -> Result<ExitCode, Failure> {
         address.speed_bits = known.and_then(|one| one.speed_bits);
     });
     answer(here, args, &StationAnswer { map, station })?;
+    // After the answer: who asks connects to the ports that are in it.
     if let Some(waiting) = waiting {
         waiting.serve(Duration::from_millis(patience));
     }

@@ -100,6 +100,7 @@ fn on_screen(sampler: RateSampler, every: Duration, signals: &Signals) -> Result
             }
         }
     })();
+    // In any case, before anything is said: a terminal in raw mode shows no lines.
     ratatui::try_restore()?;
     let is_gone: Result<bool, Failure> = outcome;
     if is_gone? {
@@ -113,6 +114,7 @@ fn begin_looking(
     every_ms: Arc<AtomicU64>,
 ) -> Result<(RateReceiver, Thread), Failure> {
     let (sender, seen) = channel();
+    // Another thread than the screen's: a node that does not answer holds the look, not the keys.
     let looker = thread::Builder::new().name("looks".into()).spawn(move || {
         loop {
             let begun = Instant::now();

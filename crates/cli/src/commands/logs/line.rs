@@ -57,6 +57,7 @@ pub fn merged(logs: &[(String, Vec<String>)]) -> Vec<LogLine<'_>> {
             all.push((time.clone(), LogLine { by, line, event, level }));
         }
     }
+    // The sort is stable: lines of the same time stay in the order in which their process wrote them.
     all.sort_by(|(a, _), (b, _)| a.cmp(b));
     all.into_iter().map(|(_, line)| line).collect()
 }

@@ -28,6 +28,7 @@ impl HostPeers {
         for (id, node) in nodes {
             if let Some(place) = self.0.get(&id) {
                 // Set once.
+                // Weak: nodes have their ways to each other, and would keep each other alive.
                 let _ = place.set(Arc::downgrade(node));
             }
         }

@@ -239,6 +239,7 @@ impl Part {
                 }
             }
         };
+        // A thread for it: the supervisor is to be heard meanwhile.
         if let Err(error) = std::thread::Builder::new().name("backup".into()).spawn(set) {
             log::error!(why:% = error; "there is no thread to set the backup of {id}");
         }
@@ -280,6 +281,7 @@ impl Part {
         let (number, dir) = (mount.mount, mount.dir.clone());
         let memory = File::from(mount.memory);
         let client = {
+            // Under the lock: a newer map is either in the node before this client is made, or comes to it behind that.
             let mut clients = self.clients.lock();
             let client = Arc::new(self.client_for(shared, number, bivouac_mount::incarnations(&memory)));
             clients.retain(|client| client.strong_count() > 0);
@@ -304,6 +306,7 @@ impl Part {
                 Ok(mounted) => {
                     let mounted = Arc::new(mounted);
                     node.serve(id, |served| {
+                        // Before it serves anything: what the kernel is told from then on can be recalled.
                         served.cache = Some(Arc::new(KernelCaches(Arc::downgrade(&mounted))))
                     });
                     handover.tell(&FromNode::Serving { mount: number });

@@ -83,6 +83,7 @@ impl Bucket {
         let failed = |error: ArchiveError| Failure::new(1, error);
         let manifest = archive.manifest().map_err(failed)?;
         let summary = manifest.summary();
+        // Compared before anything is fetched: what is not the pool's copy is not written to site storage.
         if digest == Some(to_hex(&summary.digest).as_str()) {
             let fetched = unless_interrupted(&format!("{} to {}", self.url, to.display()), |cancel| {
                 archive.fetch(&manifest, to, &CopyOptions { cancel, ..CopyOptions::default() })

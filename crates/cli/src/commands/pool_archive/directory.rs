@@ -46,6 +46,7 @@ pub fn copied(from: &Path, to: &Path) -> Result<Summary, Failure> {
         copy_tree(from, to, &CopyOptions { cancel, ..CopyOptions::default() }, &NoProgress)
     })?;
     let summary = copied.map_err(|error| Failure::new(1, format_args!("{what}: {error}")))?;
+    // Links and devices are not copied, and a copy without them is not all of the pool.
     if let Some(first) = summary.skipped.first() {
         let text = "cannot be copied, so this is no whole copy; move it away";
         return Err(Failure::new(1, format_args!("{what}: {} {text}", first.path.display())));
