@@ -59,6 +59,7 @@ fn job_memory(number: impl Fn(&str) -> Option<u64>) -> Option<u64> {
 
 /// Returns the user's directory for state that outlives a reboot, by the XDG Base Directory Specification.
 fn state_home() -> Option<PathBuf> {
+    // The specification says that relative paths are invalid, and to be ignored.
     let chosen = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
     chosen.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state")))
 }

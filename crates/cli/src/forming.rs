@@ -81,6 +81,7 @@ pub fn form(
     signals: &Signals,
 ) -> Result<RunningFormation, Failure> {
     let bound = Duration::from_millis(args.start_timeout.0);
+    // First, while nothing has been started: what is wrong with the file costs only the message.
     let partitions = partitions_of(here, &name, file)?;
     let mut started =
         start(here, &args.wishes(name, 1, owner), bound, signals, &mut |text| errln!("bivouac: {text}"))?;
@@ -94,6 +95,7 @@ pub fn form(
         started.phases.end("mount");
         mounts.iter().try_for_each(|mount| wait_usable(mount, bound))?;
         started.phases.end("ready");
+        // None of the steps since the start has looked at signals.
         interrupted(signals)?;
         Ok(mounts)
     });
@@ -210,6 +212,7 @@ pub fn mount_all(
         None => {
             let at = dir.default_mount();
             make_dir(&at)?;
+            // Not one of its own: it goes with the formation's directory, which it is in.
             Ok(vec![mount(0, &at, false)?])
         }
     }

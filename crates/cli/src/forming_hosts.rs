@@ -129,12 +129,14 @@ pub fn form(
         past: None,
     };
     let bound = Duration::from_millis(args.start_timeout.0);
+    // The same command runs on all of these hosts, and the first one of the list forms for all.
     if wishes.meeting.is_some() && which_host(here, &wishes.hosts)?.0 != 0 {
         attend(here, &wishes, bound, signals)?;
         return formed_by_another(here, name, mount);
     }
     let started = start_hosts(here, &wishes, bound, signals)?;
     say_who_is_missing(&started.state);
+    // This host need not be one of the formation's.
     let dir = part_of(here, &name, &started.state.formation).unwrap_or_else(|| started.dir.clone());
     let (mounts, steps) = (mount.into_iter().collect(), started.phases.into_steps());
     let formed =

@@ -46,6 +46,7 @@ pub fn raise_at(here: &Environment, process: &'static str, dir: &StateDir) {
 pub fn write_as(format: LogFormat, node: Option<u16>) {
     change(|writer| (writer.format, writer.node) = (format, node));
     if format == LogFormat::Json {
+        // The hook that is there writes several lines, none of which is JSON.
         std::panic::set_hook(Box::new(panicked));
     }
 }

@@ -63,6 +63,7 @@ use options::Cli;
 
 /// Ends with what the parser says. `fsck` has the exit codes of fsck(8).
 fn refuse(error: &clap::Error, arguments: &[OsString]) -> ! {
+    // Help and the version come as errors as well.
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         error.exit()
     }
@@ -92,6 +93,7 @@ fn main() -> ExitCode {
     logging::start(&here);
     let ended = commands::run(&here, cli.command);
     match (ended, output::failure()) {
+        // A failure of its own says more than that its text was not written.
         (Ok(code), Some(error)) if code == ExitCode::SUCCESS => {
             let text =
                 format_args!("standard output: {error}; not all was written there, look at where it leads");

@@ -1,6 +1,8 @@
 //! Entries of catalogues that formations near by know: this user's own on this host, whichever host of the formation
 //! told them, and a server that the user names.
 
+use std::collections::HashSet;
+
 use bivouac_http::{keys, known};
 use bivouac_publish::{
     CachedEntry, CatalogueListing, EntryRef, KNOWN_MAX, Location, PublishError, RequestOptions,
@@ -65,7 +67,9 @@ pub fn list(ways: &mut ServerAccess<'_>, near: &NearArgs, catalogue: &str) -> Ca
         }
     }
     found.entries.sort_by(|a, b| (b.created, &a.id).cmp(&(a.created, &b.id)));
-    found.entries.dedup_by(|a, b| a.id == b.id);
+    // Versions of one entry are apart where others were published between them.
+    let mut seen = HashSet::new();
+    found.entries.retain(|entry| seen.insert(entry.id.clone()));
     found
 }
 

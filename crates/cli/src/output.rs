@@ -43,6 +43,7 @@ pub fn write(text: Arguments<'_>) {
     let text = text.to_string();
     BEGUN.store(true, Ordering::Relaxed);
     let mut stdout = io::stdout().lock();
+    // What is left in the buffer is written when the process ends, and errors of that are ignored.
     let written = stdout.write_all(named(&text).as_bytes()).and_then(|()| stdout.flush());
     if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::BrokenPipe) {
         CLOSED.store(true, Ordering::Relaxed);
@@ -80,6 +81,7 @@ pub fn columns() -> Option<usize> {
 
 /// Writes to standard error. There is nobody to tell that it failed.
 pub fn complain(text: Arguments<'_>) {
+    // In one call: standard error has no buffer, and daemons and other commands may write to the same file.
     let _nobody_listens = io::stderr().lock().write_all(named(&text.to_string()).as_bytes());
 }
 

@@ -135,6 +135,7 @@ impl WrittenFormation for OwnFormation {
 impl Writers {
     /// Returns whether one of these inodes is being written. The homes are not asked if they cannot be.
     fn write_to(&self, inodes: &[u64]) -> bool {
+        // An inode that its home says nothing of counts as being written: a later round copies it.
         let is_at_rest =
             |client: &Client, ino: u64| client.getattr(Ino(ino)).is_ok_and(|attr| !attr.is_being_written());
         inodes.iter().any(|ino| self.here.contains(ino))

@@ -148,6 +148,7 @@ pub fn attach(
     forget_gone(here, &mut pools)?;
     let who = who(here)?;
     let change = ChangeOrigin { who: &who, now_s: now_s(), request: None };
+    // Each of them once before any is noted: one that cannot be attached leaves no notes of the others.
     for one in &args.pools {
         let pool = pools.find(&who, &one.pool)?;
         pool.must_be_on_site()?;

@@ -18,6 +18,7 @@ pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
     let Some(name) = path.file_name() else {
         return Err(failed(&"names no file; write for instance key"));
     };
+    // Renaming would put the file in place of a device, or of a link to somewhere else.
     if path.symlink_metadata().is_ok_and(|found| !found.is_file()) {
         return Err(failed(&"is no regular file; name one, or remove it"));
     }
@@ -34,6 +35,7 @@ pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
 
 fn fill(mut file: File, text: &str) -> std::io::Result<()> {
     file.write_all(text.as_bytes())?;
+    // Before it is renamed: after a crash of the machine the name could lead to an empty file.
     file.sync_all()
 }
 

@@ -117,6 +117,7 @@ impl JobProgress {
 
     fn moved(&self) {
         if self.json
+            // Another thread tells just now; copies do not wait for whoever reads that.
             && let Ok(mut guard) = self.now.try_lock()
             && let Some(now) = guard.as_mut().filter(|now| now.told.elapsed() >= TELL_EVERY)
         {
@@ -252,6 +253,7 @@ pub fn print_line(event: &Value) {
 
 /// Returns whole per cent, 100 only when all is there.
 pub fn percent(done: u64, all: u64) -> u64 {
+    // Files that grow meanwhile have more bytes than were found.
     if all == 0 { 100 } else { (u128::from(done.min(all)) * 100 / u128::from(all)) as u64 }
 }
 

@@ -44,6 +44,7 @@ pub struct ServingFormation {
 
 /// Returns this user's formations that serve HTTP. One that cannot be reached is left out.
 pub fn own_formations(here: &Environment) -> Vec<ServingFormation> {
+    // Of one whose processes were killed nothing serves, and a question to it would take the whole wait.
     let living = StateDir::list(here).into_iter().filter(|(_, dir)| dir.is_held());
     living
         .filter_map(|(_, dir)| {
@@ -156,6 +157,7 @@ fn first_line(path: &Path) -> Result<String, Failure> {
     };
     let mut text = String::new();
     let file = std::fs::File::open(path).map_err(|error| refused(&error))?;
+    // A device, or a file that was named by mistake, may have no end.
     file.take(KEY_FILE_MAX).read_to_string(&mut text).map_err(|error| refused(&error))?;
     let line = text.lines().next().unwrap_or_default().trim();
     // Also as the header that curl reads.
@@ -246,6 +248,7 @@ impl Meter {
     }
 
     fn tell(&self) {
+        // Another thread tells just now; copies do not wait for whoever reads that.
         let Ok(mut told) = self.told.try_lock() else { return };
         if !self.json || told.elapsed() < TELL_EVERY {
             return;
@@ -311,6 +314,7 @@ pub fn interruptible<T>(work: impl FnOnce(&Arc<AtomicBool>) -> Result<T, Failure
     let (done, signal) = staging::interruptible(&signals, |cancel| work(&cancel));
     match (done, signal) {
         (Err(failure), Some(signal)) => Err(failure.with_code(bivouac_types::code_of_signal(signal))),
+        // A signal that came when all was done has interrupted nothing.
         (done, _) => done,
     }
 }

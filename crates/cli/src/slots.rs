@@ -94,6 +94,7 @@ pub fn awaited(
     let Some(id) = args.slot else { return Ok(None) };
     let pools = open(here, &args.database)?;
     let who = who(here)?;
+    // One that is not found is refused when it is to begin, which has the reason.
     let meant = pools.slots(&who, now_s(), true)?.into_iter().find(|slot| slot.id == id);
     if let Some(slot) = meant.filter(|slot| slot.way != way) {
         let text =

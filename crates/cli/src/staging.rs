@@ -130,6 +130,7 @@ pub fn enter_mounts(dir: &StateDir, state: &FormationState, outside: Vec<PathBuf
     });
     let Some(pid) = other else { return Ok(()) };
     let shared = SharedPaths::note(outside.into_iter().chain([dir.path().to_owned()]));
+    // The kernel refuses it to a process with threads, which share their working directory: setns(2).
     enter_namespace_of(pid, &shared).map_err(|error| {
         let text = format!("formation {} is mounted in another mount namespace; {error}", state.name);
         Failure::new(error.exit_code(), text)
@@ -196,6 +197,7 @@ pub fn work(
     let (ended, signal) = interruptible(signals, |cancel| {
         held.run(&RunOptions { mounts: mounts.to_vec(), checks_room, cancel }, &told)
     });
+    // Before lines are printed, which the next drawing of a bar would overwrite.
     told.clear();
     let job = Some(held.number);
     let ended =
@@ -231,6 +233,7 @@ fn failures(held: &LockedJob, ended: &JobOutcome) -> Vec<String> {
 /// Does something that can be cancelled while looking out for a signal, which it answers.
 pub fn interruptible<T>(signals: &Signals, work: impl FnOnce(Arc<AtomicBool>) -> T) -> (T, Option<i32>) {
     let cancel = Arc::new(AtomicBool::new(false));
+    // Without sockets a signal waits until the work is done, which is better than no work.
     let Ok((working, done)) = UnixStream::pair() else { return (work(cancel), None) };
     std::thread::scope(|scope| {
         let watched = Arc::clone(&cancel);
@@ -252,6 +255,7 @@ fn wait_for_either(signals: &Signals, done: &UnixStream) -> Option<i32> {
         let mut polled = [PollFd::new(signals, PollFlags::IN), PollFd::new(done, PollFlags::IN)];
         retry_on_intr(|| poll(&mut polled, None)).ok()?;
         let is_done = !polled[1].revents().is_empty();
+        // A signal that comes together with the end counts: whoever sent it waits for what it does.
         match std::iter::from_fn(|| signals.next()).find(|signal| bivouac_launch::asks_to_end(*signal)) {
             Some(signal) => return Some(signal.number),
             None if is_done => return None,

@@ -27,6 +27,7 @@ const NAMED_MAX: usize = 10;
 /// Records that the formation has a source, so that it is taken down only after a check that everything is there, also
 /// once all of its processes were killed.
 pub fn note_source(dir: &StateDir, path: &str, source: &str) -> Result<(), Failure> {
+    // The supervisor has one text, which each request replaces.
     let known = dir.read()?.and_then(|state| state.sources);
     let which =
         [known, Some(format!("{path} ({source})"))].into_iter().flatten().collect::<Vec<_>>().join(", ");
@@ -99,6 +100,7 @@ fn deletions(client: &Client) -> Result<Vec<String>, Failure> {
 fn unsaved(client: &Client) -> Result<Vec<(PathBuf, u64)>, Failure> {
     let unsaved = client.site.unsaved()?;
     let mut found = Vec::new();
+    // Looking through whole partitions takes long, and mostly there is nothing.
     for subtree in if unsaved.is_empty() { Vec::new() } else { subtrees(client)? } {
         found.extend(unsaved_of(client, &subtree, &unsaved)?);
     }
@@ -133,6 +135,7 @@ fn subtrees(client: &Client) -> Result<Vec<FlushTarget>, Failure> {
 /// Brings everything of all partitions to their sources.
 pub fn flush_all(dir: &StateDir, options: FlushOptions) -> Result<FlushOutcome, Failure> {
     let state = dir.read_living()?;
+    // Without a source no node needs to answer, so `down` does not wait for one that is dead.
     if !has_sources(dir, &state) {
         return Ok(FlushOutcome::default());
     }
@@ -144,6 +147,7 @@ pub fn flush_all(dir: &StateDir, options: FlushOptions) -> Result<FlushOutcome, 
 
 /// Like [`flush_all`], with a given client.
 pub fn flush_by(client: &Client, options: FlushOptions) -> Result<FlushOutcome, Failure> {
+    // What mounts hold back is unsaved as well, and homes do not know of it before it is sent.
     client.site.send_behind()?;
     flush_sent(client, options)
 }
@@ -152,6 +156,7 @@ pub fn flush_by(client: &Client, options: FlushOptions) -> Result<FlushOutcome, 
 pub fn flush_sent(client: &Client, options: FlushOptions) -> Result<FlushOutcome, Failure> {
     let (mut all, unsaved) = (FlushOutcome::default(), client.site.unsaved()?);
     if !unsaved.is_empty()
+        // Deletions are owed also where all content is at its source.
         || client.partitions.list()?.iter().any(|partition| partition.settings.mirrors_deletes())
     {
         for subtree in subtrees(client)? {

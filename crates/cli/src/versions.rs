@@ -44,6 +44,7 @@ pub fn listing(root: &Path) -> Result<Listing, Failure> {
                 Entry { is_file: found.is_file(), size: found.len(), changed },
             );
         }
+        // The last one is looked at first.
         rest.extend(dirs.into_iter().rev());
     }
     Ok(listing)
@@ -57,6 +58,7 @@ pub fn origin(what: impl Into<String>) -> Origin {
 /// Notes what the pools hold that a formation had to write, now that all of it is there. The formation has ended either
 /// way, so what goes wrong is said.
 pub fn after(here: &Environment, database: &DatabaseArgs, formation: &str) {
+    // Opening the user's own database would make it, for somebody who has no pools.
     if !is_there(here, database) {
         return;
     }
@@ -78,6 +80,7 @@ fn note(here: &Environment, database: &DatabaseArgs, formation: &str) -> Result<
 }
 
 fn note_one(pools: &mut Pools, who: &Caller, one: &Attachment) -> Result<(), Failure> {
+    // It may be released since.
     let Some(pool) = pools.numbered(who, one.pool)? else { return Ok(()) };
     if is_url(&pool.source) {
         return Ok(());

@@ -68,7 +68,9 @@ pub fn gather(here: &Environment, hosts: &[HostArg]) -> HostFacts {
         let is_root = path.metadata().is_ok_and(|found| found.uid() == 0 && found.mode() & SETUID != 0);
         (path.display().to_string(), is_root)
     });
+    // The hard limit, to which starting a formation raises the soft one.
     let limit = |resource| getrlimit(resource).maximum;
+    // Opened, not looked at: the control group of a container forbids devices whatever their permissions say.
     let device = std::fs::File::options().read(true).write(true).open("/dev/fuse");
     let launchers = ["ssh", "srun", "mpiexec", "flux", "pbsdsh"];
     let ask =
@@ -104,6 +106,7 @@ fn no_namespaces(read: &dyn Fn(&Path) -> Option<String>) -> Option<String> {
         let path = format!("/proc/sys/{}", name.replace('.', "/"));
         read(Path::new(&path)).and_then(|text| text.trim().parse::<u64>().ok())
     };
+    // The second is of Debian's kernels, the third of Ubuntu's; others have no such file, which forbids nothing.
     let forbids = [
         ("user.max_user_namespaces", 0),
         ("kernel.unprivileged_userns_clone", 0),

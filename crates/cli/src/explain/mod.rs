@@ -276,6 +276,7 @@ fn find(path: &Path) -> Result<(MountEntry, Ino, Option<Ino>), Failure> {
     let entry = mount_of(&resolved).ok_or_else(|| not_in_a_formation(path))?;
     let seen = std::fs::symlink_metadata(&resolved).map_err(failed)?;
     let dir = resolved.parent().and_then(|dir| std::fs::symlink_metadata(dir).ok());
+    // Above the mount point numbers of inodes are those of another file system.
     let dir = dir.filter(|dir| dir.dev() == seen.dev()).map(|dir| Ino(dir.ino()));
     Ok((entry, Ino(seen.ino()), dir))
 }

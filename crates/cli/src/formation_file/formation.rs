@@ -19,6 +19,7 @@ pub fn options() -> Command {
 
 /// Returns a key and its value as an argument.
 pub fn as_argument(key: &str, value: &str) -> String {
+    // With the sign: a value may begin with a dash.
     if key == SWITCH { format!("--{key}") } else { format!("--{key}={value}") }
 }
 
@@ -53,6 +54,7 @@ pub fn read(table: &DeTable<'_>, start: usize, problems: &mut Vec<Problem>) -> V
             }
         }
     }
+    // Options count in the order in which they are written, which a table need not keep.
     said.sort_by_key(|(at, ..)| *at);
     let said: Vec<(String, String)> = said.into_iter().map(|(_, key, value)| (key, value)).collect();
     problems.extend(together(&said, &places, start));

@@ -56,6 +56,7 @@ pub struct Problem {
 pub fn read(path: &Path) -> Result<FormationFile, Failure> {
     let failed = |cause: String| Failure::new(1, format_args!("{}: {cause}", path.display()));
     let found = std::fs::metadata(path).map_err(|error| failed(format!("{error}; check its path")))?;
+    // A pipe can be read once, and this is read twice: for options, and for partitions.
     if !found.is_file() {
         return Err(failed("is no regular file; name one".into()));
     }

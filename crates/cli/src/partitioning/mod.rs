@@ -157,6 +157,7 @@ impl PartitionMaker<'_> {
         }
         let ctx = self.client.new_op(0, self.uid, self.gid);
         let new = NewInode { mode: mode::DIR | DIR_MODE, rdev: 0, target: b"" };
+        // Made first and looked up then: the other way round somebody else can make it in between.
         match self.client.mknod(&ctx, place.parent, &place.name, &new) {
             Ok(attr) => Ok((attr, true)),
             Err(error) if error.errno() == Errno::EEXIST => {
@@ -181,6 +182,7 @@ impl PartitionMaker<'_> {
     fn candidates(&self, in_turns: bool) -> Vec<Candidate> {
         let map = self.client.map();
         let nodes = (0..map.nodes.len()).map(|node| NodeId(node as u16));
+        // One that does not answer gets no part: whoever uses the partition would wait for it.
         let states: Vec<_> = nodes.map(|node| self.client.nodes().status(node).ok()).collect();
         let known = self.state.domains().filter(|_| in_turns);
         let candidate = |(target, place): (u32, &bivouac_client::TargetEntry)| {

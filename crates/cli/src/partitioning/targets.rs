@@ -200,6 +200,8 @@ fn emptiest(fitting: &[&Candidate], all: &[NodeId], count: usize) -> Result<Vec<
     let mut nodes = all.to_vec();
     nodes.sort_by_key(|node| (std::cmp::Reverse(free(node)), *node));
     nodes.truncate(count);
+    assert_eq!(nodes.len(), count, "another number of nodes is chosen than is asked for");
+    // Fullness has done its part; switches take turns over nodes in the order of their numbers.
     nodes.sort_unstable();
     Ok(nodes)
 }
@@ -211,6 +213,7 @@ fn needed(fitting: &[&Candidate], all: &[NodeId], sizing: Sizing) -> (usize, Str
     let capacity = |node: &NodeId| -> u64 {
         fitting.iter().filter(|volume| volume.node == *node).map(|volume| volume.capacity).sum()
     };
+    assert!(!all.is_empty(), "the nodes for {} bytes are counted where there are none", sizing.bytes);
     let disk = all.iter().map(capacity).min().unwrap_or(0).max(1);
     let exact = sizing.bytes as f64 / (disk as f64 * sizing.keep);
     let count = (exact.ceil() as usize).clamp(1, all.len());

@@ -167,6 +167,7 @@ impl ScratchDir {
             file.write_all(block.get(..usize::try_from(part).unwrap_or(CALL)).unwrap_or(&block))?;
             left -= part;
         }
+        // Else memory is measured, and what a job writes has to be on disk when it ends.
         file.sync_all()
     }
 

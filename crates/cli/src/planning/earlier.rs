@@ -48,6 +48,7 @@ pub fn earlier(path: &Path) -> Result<EarlierRuns, Failure> {
         || failed(path, "has no report, a file that ends in .json; name one, or a directory of some".into());
     let last = last.ok_or_else(none)?;
     let work = middle(&works).ok_or_else(none)?;
+    // The work is the middle of all: where most runs had no bursts, those of the latest one are no habit.
     let bursts = runs.get(last).and_then(FormerRun::bursts).filter(|_| work.checkpoints > 0);
     Ok(EarlierRuns { work, reports: works.len(), between, bursts, latest: reports.swap_remove(last) })
 }

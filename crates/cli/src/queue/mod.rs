@@ -155,6 +155,7 @@ fn moved(
     (batch, jobs): (&Batch, &[Job]),
     failures: &mut Vec<String>,
 ) -> Result<(), Failure> {
+    // Only this user's jobs were asked for: those of others would all seem to be gone.
     let own = |slot: &ScheduledStage| slot.uid == who.uid;
     for slot in pools.slots(who, now_s(), true)?.into_iter().filter(own) {
         let id = slot.job.as_deref().and_then(|job| job.strip_prefix(batch.prefix)).map(str::to_owned);
@@ -187,6 +188,7 @@ fn moved(
 /// Announces the pools that a job names, once.
 fn announced(pools: &mut Pools, who: &Caller, batch: &Batch, job: &Job) -> Result<(), Failure> {
     for name in &job.pools {
+        // The same at each call, by which the database knows that this was announced.
         let request = format!("{} {name}", batch.name_of(job));
         let meant: PoolRef =
             name.parse().map_err(|error| Failure::new(1, format_args!("pool {name}: {error}")))?;
@@ -204,6 +206,7 @@ fn announced(pools: &mut Pools, who: &Caller, batch: &Batch, job: &Job) -> Resul
             bytes: pool.bytes.ok_or_else(|| Failure::new(1, no_size))?,
             files: pool.files.unwrap_or(1),
             earliest_s: now_s(),
+            // A job that has begun still lacks its data, and its start is no time to finish by.
             deadline_s: deadline_s.max(now_s().saturating_add(1)),
             rate_max: None,
             // The job starts when it starts: late is better than never.

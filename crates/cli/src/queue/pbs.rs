@@ -45,6 +45,7 @@ fn job(id: &str, said: &Value) -> Job {
     let began = said.get("stime").filter(|_| runs).and_then(seconds);
     let expected = said.get("estimated").and_then(|estimated| seconds(estimated.get("start_time")?));
     let count = said.get("run_count").and_then(Value::as_u64).unwrap_or(0);
+    // PBS counts the run that is under way as well.
     let restarts = count.saturating_sub(u64::from(runs));
     Job {
         id: id.to_owned(),

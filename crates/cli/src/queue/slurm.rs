@@ -15,6 +15,7 @@ pub const BATCH: Batch = Batch {
 const WORD: &str = "bivouac-announce=";
 
 fn question(uid: u32) -> Vec<String> {
+    // Unasked, squeue lists what is pending, running or completing alone, and slots of the others would count as gone.
     let states = "--states=PENDING,CONFIGURING,RUNNING,SUSPENDED,COMPLETING,REQUEUED,REQUEUE_HOLD,REQUEUE_FED,RESIZING,SIGNALING,STAGE_OUT,STOPPED,SPECIAL_EXIT";
     let format = "--Format=JobID:20,StartTime:24,RestartCnt:12,Comment:1024";
     // In seconds since 1970, so that no time zone matters.
@@ -30,6 +31,7 @@ fn job(line: &str) -> Option<Job> {
     Some(Job {
         id: number.to_owned(),
         also: None,
+        // Slurm writes N/A until it has planned the job.
         start_s: start.parse().ok(),
         restarts: restarts.parse().unwrap_or(0),
         pools: pools.map(str::to_owned).collect(),

@@ -63,6 +63,7 @@ fn hosts(map: &Map) -> String {
         let processors = host.processors.as_ref();
         let left = host.available.as_ref();
         let gpus = host.devices.iter().filter(|device| device.kind == DeviceKind::Gpu).count();
+        // None found is not the same as none looked for.
         let knows_devices = host.sources.contains_key("devices");
         vec![
             host.name.clone(),

@@ -101,6 +101,7 @@ impl Screen {
 
     /// Does what a key asks for.
     pub fn key(&mut self, key: KeyEvent) -> KeyAction {
+        // Terminals that tell of releases would have each key count twice.
         if key.kind == KeyEventKind::Release {
             return KeyAction::Stay;
         }
@@ -126,6 +127,7 @@ impl Screen {
             KeyCode::Char('-') => return self.set_every(self.every * 2),
             _ => {}
         }
+        // Else as many presses of Up as were too many would seem to do nothing.
         self.offset = self.offset.min(self.longest().saturating_sub(1));
         KeyAction::Stay
     }

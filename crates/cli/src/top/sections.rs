@@ -76,6 +76,7 @@ impl Section {
             Section::Nodes => 6,
             Section::Files => 4,
             Section::Processes => 6,
+            // No column has this number: they come in their order.
             Section::Operations | Section::Queue => usize::MAX,
         }
     }
@@ -121,6 +122,7 @@ impl Section {
 impl SectionView<'_> {
     /// Leaves out a column of text.
     fn leave_out(&mut self, column: usize) {
+        assert!(column < self.right, "column {column} is no text: numbers begin at {}", self.right);
         self.head.remove(column);
         self.rows.iter_mut().for_each(|row| drop(row.remove(column)));
         self.right -= 1;
@@ -210,6 +212,8 @@ pub fn shares(rows: &[usize], rest: Rect) -> Vec<Rect> {
             break;
         }
     }
+    let used: usize = heights.iter().map(|height| usize::from(*height)).sum();
+    assert!(used <= usize::from(rest.height), "lists take {used} lines, and there are {}", rest.height);
     let mut y = rest.y;
     let place = |height: u16| {
         let place = Rect { y, height, ..rest };
