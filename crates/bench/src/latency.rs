@@ -139,6 +139,7 @@ pub fn perform(task: &LatencyTask, barrier: &mut dyn Barrier) -> BenchResult<Vec
     let dir = task.dir.join(format!("rank-{}", task.rank));
     std::fs::create_dir(&dir).map_err(BenchError::system(dir.display()))?;
     let part = Part { task, dir };
+    // A buffer of zeros would get its memory when it is first touched, in a time that is measured.
     let (file, mut buffer) = (part.prepare()?, vec![1; usize::try_from(task.transfer).unwrap_or(0)]);
     let mut times = Vec::with_capacity(task.ops.len());
     for op in &task.ops {

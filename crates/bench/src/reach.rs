@@ -28,6 +28,7 @@ pub enum NodeConnections {
 /// That there is none of that name, or one that cannot be joined.
 pub fn client(host: &Host<'_>, name: &str, reach: NodeConnections) -> BenchResult<Client> {
     let what = format!("bivouac exec --name {name}");
+    // By the command, which knows where directories of formations are.
     let mut asked = Command::new(&host.program);
     asked.args(["exec", "--name", name, "--no-mount", "--no-preload", "--", "printenv", "BIVOUAC_DIR"]);
     let said = command::run(host, &what, &mut asked)?.succeeded(&what)?;

@@ -22,6 +22,7 @@ impl Summary {
         }
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
+        // First: without values there is no middle, and nothing is taken from their number below.
         let upper = *sorted.get(sorted.len() / 2)?;
         let lower = *sorted.get((sorted.len() - 1) / 2)?;
         Some(Summary { min: *sorted.first()?, median: (lower + upper) / 2.0, max: *sorted.last()? })

@@ -84,6 +84,7 @@ pub fn run<T: DeserializeOwned>(host: &Host<'_>, tasks: &[impl MemberTask]) -> B
     let mut members: Vec<Member> =
         tasks.iter().map(|task| Member::start(host, task)).collect::<BenchResult<_>>()?;
     loop {
+        // In order: whoever fails says so, and whoever is killed closes its socket, so none is waited for in vain.
         let heard: Vec<MemberMessage> =
             members.iter_mut().map(|member| member.hear(host)).collect::<BenchResult<_>>()?;
         match step(heard)? {

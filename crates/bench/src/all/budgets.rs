@@ -162,6 +162,7 @@ pub fn judge(table: &str, report: &Report) -> Vec<Verdict> {
 
 fn verdict(budget: &Budget, report: &Report) -> Option<Verdict> {
     let Budget(table, row, target, bound, what) = *budget;
+    // Each number of nodes has rows of the same names: by its name alone only the first of them is found.
     if table == STARTUP {
         let (up, down) = times(report, &nodes_name(32))?;
         let values = if row == "up" { up } else { down };

@@ -83,6 +83,7 @@ struct WorkDir<'h, 'a> {
     name: String,
     formation: Option<Formation<'h, 'a>>,
     dir: PathBuf,
+    // Taken away behind the formation, which is mounted in it.
     _mounts: Option<Scratch>,
 }
 
@@ -101,6 +102,7 @@ pub fn run(host: &Host<'_>, args: &WorkArgs) -> BenchResult<()> {
     };
     let archive = memory.path().join("archive");
     let mut pack = Command::new("tar");
+    // One of its own: what git has of a given tree would be unpacked over what `git init` makes.
     pack.arg("cf").arg(&archive).arg("--exclude-vcs").arg("-C").arg(&tree.dir).arg(".");
     command::run(host, "tar", &mut pack)?.succeeded("tar")?;
     let places = places(host, args, &memory)?;
@@ -201,6 +203,7 @@ impl Work {
                 format_args!("found {found} instead of {wanted}"),
             ))
         };
+        // The first place decides what all others are to find.
         let wanted = *self.found.borrow_mut().entry(what).or_insert(lines);
         if lines != wanted {
             return wrong(&lines, &wanted);
@@ -227,6 +230,7 @@ impl WorkDir<'_, '_> {
 /// A program that works in a directory, without the settings of whoever measures.
 fn program(name: &str, dir: &Path) -> Command {
     let mut command = Command::new(name);
+    // Lines that are counted are not to depend on the user's language, or on settings of git.
     command.current_dir(dir).env("LC_ALL", "C");
     command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null");
     command

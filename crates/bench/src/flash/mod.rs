@@ -93,6 +93,7 @@ pub fn run(host: &Host<'_>, args: &FlashArgs) -> BenchResult<()> {
     let plans = plans(args)?;
     let places = FlashDirs::make(host, args)?;
     let report = measure(host, args, &plans, &places);
+    // Also behind a failure, which is then what is told.
     let ended = places.end(host);
     let report = report?;
     ended?;
@@ -199,6 +200,7 @@ fn speeds(name: &str, outcomes: &[Vec<TimedPart>], there_ns: u64) -> [Figure; 2]
             (of_file().map(|timed| timed.start_ns).min(), of_file().map(|timed| timed.end_ns).max());
         end.unwrap_or(0).saturating_sub(start.unwrap_or(0))
     };
+    // File by file: between two of them processes wait for each other by the measurement's own barriers.
     let seen_ns: u64 = outcomes.first().into_iter().flatten().map(span).sum();
     let start_ns = all().map(|timed| timed.start_ns).min().unwrap_or(0);
     let end_ns = all().map(|timed| timed.end_ns).max().unwrap_or(0).max(there_ns);

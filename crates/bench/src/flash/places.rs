@@ -19,8 +19,11 @@ pub struct FlashDirs<'h, 'a> {
     /// In the source: directories for who writes to it and for the partition.
     direct: PathBuf,
     front: PathBuf,
+    // Behind the formation, whose daemons write there as long as they live.
     _in_source: Scratch,
+    // Behind what is removed in it.
     slow: Option<SlowDir>,
+    // Last: all else is mounted in it.
     _mounts: Scratch,
 }
 

@@ -58,6 +58,7 @@ pub fn perform(task: &FlashTask, barrier: &mut dyn Barrier) -> BenchResult<Vec<T
             file.write_all_at(content.bytes(piece), piece.offset).map_err(failed)?;
             units += piece.len;
         }
+        // Closing counts: with some contracts content goes to its node only then.
         drop(file);
         let what = content.kind.file_name().to_owned();
         timed.push(TimedPart { what, units, start_ns, end_ns: clock::now_ns() });
@@ -79,6 +80,7 @@ impl Content {
         let pattern = pattern(task.seed, kind);
         let mut ready = Vec::new();
         let pieces = task.plan.pieces(kind, task.rank);
+        // Pieces of checkpoints are whole pages, which get new stamps when they are written; those of plots are not.
         let count = if kind == Kind::Checkpoint { 1 } else { usize::MAX };
         for piece in pieces.take(count) {
             let from = ready.len();

@@ -64,6 +64,7 @@ impl Drop for BareFuse {
 /// Does the part of the process that serves: mounts, says so, serves until it is unmounted.
 pub fn serve(dir: &Path, ready: impl FnOnce() -> BenchResult<()>) -> BenchResult<()> {
     let device = attach(dir)?;
+    // Mounted by now: whoever looks at it waits until requests are taken.
     ready()?;
     let mut files = Files::default();
     let (mut head, mut block) = (vec![0; HEAD], files.block());

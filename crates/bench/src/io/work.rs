@@ -26,6 +26,7 @@ pub fn perform(host: &Host<'_>, task: &IoTask, barrier: &mut dyn Barrier) -> Ben
         timed.push(part.timed(*op, barrier)?);
     }
     if task.plan.verify {
+        // Reading it again is not to be in the time of anybody who still works.
         barrier.wait()?;
         part.verify()?;
     }
@@ -55,6 +56,7 @@ impl<'t> Part<'t> {
             self.generation += 1;
             self.content = Pattern::new(self.generation);
         }
+        // Outside of the time: making content costs more than writing it.
         self.content.fill(&mut self.buffer, 0);
         barrier.wait()?;
         let start_ns = clock::now_ns();
@@ -71,6 +73,7 @@ impl<'t> Part<'t> {
         } else {
             self.write(&file)?
         }
+        // Closing counts: with some contracts content goes to its node only then.
         drop(file);
         let (what, units) = (op.name().to_owned(), self.order.bytes());
         Ok(TimedPart { what, units, start_ns, end_ns: clock::now_ns() })

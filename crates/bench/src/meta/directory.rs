@@ -188,6 +188,7 @@ fn answered(host: &Host<'_>, dir: &Path, start: u64) -> BenchResult<u64> {
         let ns = clock::now_ns().saturating_sub(start);
         match outcome {
             Ok(_) => return Ok(ns),
+            // What the killed daemon was asked ends so, until the next one serves the mount.
             Err(Errno::IO | Errno::NOTCONN | Errno::CONNABORTED) if ns < BACK_S_MAX * 1_000_000_000 => {
                 host.interrupts.check()?;
                 std::thread::park_timeout(Duration::from_millis(1));

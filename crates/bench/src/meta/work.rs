@@ -61,6 +61,7 @@ impl Phases<'_> {
             self.each("write", &places.files(FileSpread::Own)?, |file| write(file, content))?;
         }
         self.each("open", &files, |file| open(file, rustix::fs::OFlags::RDONLY).map(drop))?;
+        // With room for one byte more, in which a file that is longer than it should be shows.
         let mut buffer = vec![0; content.len() + 1];
         self.each("read", &files, |file| read(file, &mut buffer, content))?;
         self.list(&places.listed(FileSpread::Next)?)
@@ -149,6 +150,7 @@ fn failed(what: &str, path: &CStr, error: Errno) -> BenchError {
 /// Makes the top directory; where all processes share it, any of them does.
 fn make_top(top: &CStr) -> BenchResult<()> {
     match rustix::fs::mkdirat(CWD, top, Mode::RWXU) {
+        // All processes of a shared directory make it.
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(error) => Err(failed("mkdir", top, error)),
     }

@@ -78,6 +78,7 @@ fn answer(mut stream: TcpStream, file: &File) -> Io<()> {
 /// Returns whether there is one more request.
 fn read_head(stream: &mut TcpStream, head: &mut [u8; HEAD]) -> Io<bool> {
     let first = stream.read(head)?;
+    // Nothing at all in front of a request is how a connection ends.
     let Some(rest) = head.get_mut(first..).filter(|_| first > 0) else { return Ok(false) };
     stream.read_exact(rest).map(|()| true)
 }

@@ -92,6 +92,7 @@ fn together<W: CopyMethod>(
     act: impl Fn(u64, &mut W, &mut [u8]) -> BenchResult<()> + Sync,
 ) -> BenchResult<()> {
     let act = &act;
+    // Without a thread, which would be started in the time that is measured.
     if let ([way], [buffer]) = (&mut *ways, &mut *buffers) {
         return act(0, way, buffer);
     }
