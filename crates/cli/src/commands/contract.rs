@@ -200,6 +200,7 @@ fn partition_of(path: &Path) -> Option<String> {
 }
 
 pub(super) fn attribute(path: &Path, name: &[u8]) -> Result<String, Errno> {
+    // The kernel's limit of values, so none is longer: XATTR_SIZE_MAX.
     let mut value = vec![0; 64 << 10];
     let len = lgetxattr(path, name, &mut value[..])?;
     value.truncate(len);

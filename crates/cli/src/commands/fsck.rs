@@ -142,6 +142,7 @@ impl OfflineVolumes {
     fn add_state(&mut self, dir: &StateDir) -> Result<(), Failure> {
         let none = || usage(format_args!("{}: has no state of a formation", dir.path().display()));
         let state: FormationState = dir.read()?.ok_or_else(none)?;
+        // Beside a daemon that writes, a check finds what is only under way, and a repair destroys it.
         if dir.is_held() {
             let name = &state.name;
             let text = format_args!(
@@ -151,6 +152,7 @@ impl OfflineVolumes {
             return Err(Failure::new(CODE_FSCK_FAILED, text));
         }
         let volumes = state.nodes.iter().flat_map(|node| &node.volumes).map(|volume| volume.path.clone());
+        // Of a formation over several hosts those of the others are not here.
         self.volumes.extend(volumes.filter(|path| path.exists()));
         self.map = state.map();
         Ok(())
@@ -329,6 +331,7 @@ impl RebuiltFile for OutFile {
     }
 
     fn finish(&mut self, size: u64) -> io::Result<()> {
+        // A hole at its end is written by nobody.
         self.0.set_len(size)?;
         self.0.sync_all()
     }

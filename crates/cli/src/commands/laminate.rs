@@ -137,6 +137,7 @@ fn set(file: &Path, shown: &Path, contract: &str) -> Result<(), Failure> {
 
 /// Returns the SHA-256 of what the nodes have, not of what this kernel has cached.
 fn digest(file: &Path) -> std::io::Result<String> {
+    // FUSE asks for no alignment of the buffer, as disks do.
     let flags = OFlags::DIRECT.bits().cast_signed();
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(file)?;
     let (mut sum, mut piece) = (Sha256::new(), vec![0; PIECE]);

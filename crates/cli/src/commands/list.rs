@@ -93,6 +93,7 @@ fn living(parts: FormationDirs, wholes: FormationDirs) -> Vec<FormationListing> 
     let parts = parts.into_iter().filter(|(name, _)| !wholes.iter().any(|whole| whole.0 == *name));
     let held = parts.chain(wholes.iter().cloned()).filter(|(_, dir)| dir.is_held());
     held.filter_map(|(_, dir)| {
+        // Taken down meanwhile: there is nothing to be listed.
         let state = settled(&dir).ok()??;
         let (mounts, unreachable) = seen(&state);
         let running = if is_whole(&state) { "running" } else { "degraded" };

@@ -129,6 +129,7 @@ fn said(
                 known(prediction.nodes_for_room.map(|n| format!("from {} on", format_count(n, "node"))))
             ),
         ),
+        // Adding 0 makes 0 of -0, which would be shown with its sign.
         ("node-hours won", format!("{:.2}", prediction.node_hours_won + 0.0)),
     ];
     rows.extend(before.map(EarlierRuns::rows).unwrap_or_default());
@@ -192,6 +193,7 @@ fn toml_of(site: &Site, dir: &str) -> String {
         };
         curve.iter().map(point).collect::<String>()
     };
+    // A line break would end the comment that it is in.
     let dir: String = dir.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     let Site { storage, node } = site;
     format!(

@@ -232,6 +232,7 @@ pub(super) fn remove_dir(pool: &Pool, uid: u32) -> Result<(), String> {
         found => found.map_err(|error| format!("{}: {error}", path.display()))?,
     };
     let named = path.file_name() == Some(OsStr::new(&dir_name(pool.owner, &pool.name, pool.id)));
+    // A link on the way leads to something that was not made for this pool.
     let real = path.canonicalize().is_ok_and(|real| real == path);
     if !named || !real || !found.is_dir() || found.ino() != pool.inode || found.uid() != uid {
         return Err(format!(
@@ -347,6 +348,7 @@ fn inside(attachment: &Attachment, mounts: &[MountEntry]) -> Option<PathBuf> {
 }
 
 fn expire(here: &Environment, who: &Caller, args: &PoolExpireArgs) -> Result<ExitCode, Failure> {
+    // Not `opened`, which forgets attachments: by a wrong clock nothing is changed.
     let mut pools = open(here, &args.database)?;
     refuse_wrong_clock(&pools)?;
     forget_gone(here, &mut pools)?;
@@ -380,6 +382,7 @@ fn expire(here: &Environment, who: &Caller, args: &PoolExpireArgs) -> Result<Exi
 
 /// Refuses to remove anything by a clock that differs from the server's.
 fn refuse_wrong_clock(pools: &Pools) -> Result<(), Failure> {
+    // A file has no clock of its own.
     let Some(server_s) = pools.clock_s()? else { return Ok(()) };
     let ahead_s = now_s().saturating_sub(server_s);
     if ahead_s.abs() <= CLOCKS_DIFFER_S {

@@ -62,6 +62,7 @@ pub fn run(here: &Environment, args: &RecoverArgs) -> Result<ExitCode, Failure> 
         started.phases.end("ready");
         Ok(mounts)
     });
+    // It is not taken down again, as `up` does: data has come back, and only a mount is missing.
     let mounts = mounted.map_err(|failure| {
         let name = &started.name;
         Failure::new(

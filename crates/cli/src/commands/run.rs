@@ -206,6 +206,7 @@ impl Job<'_> {
         };
         periodic.iter().for_each(PeriodicOut::summarize);
         self.compare();
+        // While it runs: what nodes know of it goes with them.
         self.report();
         self.races();
         match out {
@@ -249,6 +250,7 @@ impl Job<'_> {
             checks_room: way == Direction::Out || is_plain,
         };
         let begin = Instant::now();
+        // Asked again: a node may have failed while the command ran.
         let mounts = living_mounts(&self.formed.dir, &self.formed.mounts);
         let copied = copy_all(&jobs, order, &mounts, manner, &self.signals)?;
         if let Some(watch) = self.watch.borrow_mut().as_mut() {
@@ -306,6 +308,7 @@ impl Job<'_> {
     }
 
     fn copy_out(&self, code: u8, how: &str, periodic: Option<&PeriodicOut>) -> Result<(), CopyFailure> {
+        // Whatever the command's end was: what a source lacks is lost with the formation.
         self.flush()?;
         if code == 0 || self.args.out_always {
             self.owe_outputs();

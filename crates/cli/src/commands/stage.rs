@@ -157,6 +157,7 @@ impl StageSession {
         if how.dry_run {
             return self.preview(&order, how);
         }
+        // Before the job is written down: one that waits for its slot has left nothing unfinished.
         let kept = awaited(here, &how.slot, way_of(&order), how.talk.quiet)?;
         let mut held = self.jobs.create(order).map_err(|failure| Failure::new(1, failure))?;
         self.work_in(&mut held, kept, how.json, how.talk)
@@ -357,6 +358,7 @@ fn take(jobs: &Jobs, formation: &FormationName, id: u64) -> Result<LockedJob, Fa
 fn cancel(here: &Environment, which: &NameArgs, id: u64) -> Result<ExitCode, Failure> {
     let (formation, dir) = StateDir::find(here, which.name.as_ref())?;
     let jobs = Jobs::at(dir.stage_path());
+    // Also of one that is dead: what was copied out of it is removed without a mount.
     let state: Option<FormationState> = dir.read_living().ok();
     if let Some(state) = &state {
         enter_mounts(&dir, state, outside_of(&jobs, id))?;
