@@ -45,6 +45,7 @@ fn open(here: &Environment, dir: &StateDir) -> Result<(Arc<Gateway>, Arc<Member>
     let state = dir.read_living()?;
     let formation = state.formation_id().ok_or_else(|| Failure::new(1, "the formation's id is damaged"))?;
     let member = Arc::new(Member::join(dir.path(), Duration::from_millis(state.wait_ms))?);
+    // Lost before this process began: the supervisor tells of those that are lost from now on.
     if let Some(liveness) = member.client()?.liveness() {
         state.lost().for_each(|node| liveness.set_dead(NodeId(node), true));
     }
@@ -129,6 +130,7 @@ impl KeyTable for FormationKeys {
         {
             return links.clone();
         }
+        // Without the lock: other requests do not wait for nodes that are slow to answer.
         match self.find_links() {
             Ok(links) => {
                 *self.links.lock() = Some((Instant::now(), links.clone()));

@@ -238,6 +238,7 @@ impl Daemon {
 
     fn end(self) -> ExitCode {
         log::info!("ending");
+        // First: a request that comes while a node stops would find half of it.
         self.server.stop();
         for part in &self.parts {
             if let Err(error) = part.node.stop() {
@@ -260,6 +261,7 @@ fn make_all(shared: &DaemonContext, handles: Vec<NodeHandles>) -> Result<Vec<Uns
     };
     let panicked = || Failure::new(1, "a node could not be opened: it panicked");
     std::thread::scope(|scope| {
+        // In order: the server knows nodes by their positions.
         let own: Vec<_> = todo.by_ref().take(each).collect();
         let others: Vec<Vec<_>> = (1..threads).map(|_| todo.by_ref().take(each).collect()).collect();
         let others: Vec<_> = others.into_iter().map(|some| scope.spawn(move || make(some))).collect();

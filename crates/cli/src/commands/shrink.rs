@@ -30,6 +30,7 @@ pub fn run(here: &Environment, args: &ShrinkArgs) -> Result<ExitCode, Failure> {
     let names: Vec<String> = parse_hosts(&args.hosts, 1)?.into_iter().map(|host| host.name).collect();
     let hosts = check_departure(&state, &names)?;
     let is_under_way = |host: &usize| state.leaving().any(|known| known.host == *host);
+    // Copies that are under way have taken room already, which would be asked for a second time.
     if !hosts.iter().all(is_under_way) {
         check_space(&signals, &dir, &state, &hosts)?;
     }

@@ -111,6 +111,7 @@ pub fn render_metrics(report: &StatusReport, form: MetricsFormat) -> String {
             metric.write(&report.name, &samples, form, &mut text);
         }
     }
+    // Without it OpenMetrics takes a text for one that was cut off.
     if form == MetricsFormat::Openmetrics {
         text.push_str("# EOF\n");
     }
@@ -152,6 +153,7 @@ impl Metric {
 
 /// Returns a label's value as both forms want it: paths may contain everything.
 fn escaped(value: &str) -> String {
+    // Backslashes first: the others make some.
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 

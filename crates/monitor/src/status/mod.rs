@@ -399,6 +399,7 @@ fn look_at<T>(
     if held && state.is_over_hosts() && dir.is_whole() {
         state = look_at_hosts(dir, state)?;
     }
+    // Without a map, as at the beginning of a start, nobody can be asked.
     if !held || state.map.is_empty() {
         let answers = state.nodes.iter().map(|_| None).collect();
         return Ok((report(dir, state, held, answers, (Vec::new(), None)), None));
