@@ -172,6 +172,8 @@ pub fn make_partitions(
             }
         }
     }
+    // Behind a failure the formation is taken down, with what nodes keep of this client's changes.
+    client.leave();
     Ok(())
 }
 

@@ -102,6 +102,13 @@ impl PartitionPath {
     }
 }
 
+impl Drop for PartitionPath {
+    fn drop(&mut self) {
+        // Nodes keep the results of changes until their client has said that it ends.
+        self.client.leave();
+    }
+}
+
 /// Returns the formation that a path is mounted from, and the path there. Its last name need not exist.
 fn find_mounted(here: &Environment, path: &Path) -> Result<(FormationName, Vec<u8>), Failure> {
     let absolute = std::path::absolute(path)?;
