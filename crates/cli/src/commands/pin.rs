@@ -164,6 +164,7 @@ fn on_all(
             scope.spawn(work);
         }
     });
+    assert!(all_or_none || next.into_inner() >= files.len(), "one of {} files was left out", files.len());
     failed.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -37,6 +37,7 @@ pub fn run(here: &Environment, args: &ShrinkArgs) -> Result<ExitCode, Failure> {
     // As the formation calls them.
     let names: Vec<String> =
         hosts.iter().filter_map(|host| state.hosts.get(*host)).map(|host| host.name.clone()).collect();
+    assert_eq!(names.len(), hosts.len(), "a host that is to leave is none of formation {name}");
     shrink_hosts(&dir, &names, args.force)?;
     let mut progress = Progress { is_json: args.json, told: BTreeMap::new() };
     let deadline = args.timeout.map(|timeout| Instant::now() + Duration::from_millis(timeout.0));

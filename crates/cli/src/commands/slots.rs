@@ -196,6 +196,7 @@ fn chart(all: &[ScheduledStage], now_s: i64) -> String {
     let end_s = all.iter().map(|slot| slot.end_s).fold(now_s.saturating_add(COLUMNS), i64::max);
     // Rounded up, so that the last second is in it.
     let step_s = (end_s.saturating_sub(begin_s) / COLUMNS).saturating_add(1);
+    assert!(step_s > 0, "a column of the chart is {step_s} s wide");
     let columns = || (0..COLUMNS).map(|column| begin_s.saturating_add(column.saturating_mul(step_s)));
     let is_in =
         |slot: &ScheduledStage, at_s: i64| slot.begin_s < at_s.saturating_add(step_s) && slot.end_s > at_s;

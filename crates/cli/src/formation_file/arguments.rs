@@ -52,6 +52,7 @@ pub fn with_file(arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
     }
     let added = added.into_iter();
     let added = added.map(|(key, value)| OsString::from(formation::as_argument(&key, &value)));
+    assert!(arguments.len() >= 2, "the command is not among {} arguments", arguments.len());
     // Behind the command's name, in front of everything else: a command to run stays last.
     let (front, rest) = arguments.split_at(arguments.len().min(2));
     Ok(front.iter().cloned().chain(added).chain(rest.iter().cloned()).collect())

@@ -55,6 +55,7 @@ fn measure(here: &Environment, args: &CalibrateArgs, cancel: &Arc<AtomicBool>) -
             reads.push(again);
         }
         for (rates, curve) in [(&mut reads, &mut read), (&mut writes, &mut write)] {
+            assert_eq!(rates.len(), TIMES, "the middle of another number of measurements is taken");
             rates.sort_by(f64::total_cmp);
             let middle = rates.get(TIMES / 2).copied().unwrap_or(1.0);
             let ends = rates.last().copied().unwrap_or(middle) - rates.first().copied().unwrap_or(middle);

@@ -112,6 +112,11 @@ impl Section {
         };
         let head = self.columns().iter().enumerate().map(head).collect();
         let mut shown = SectionView { head, right, least: least.to_vec(), rows, nodes };
+        let columns = shown.head.len();
+        assert!(
+            shown.rows.iter().all(|row| row.len() == columns),
+            "a row of {self:?} has not {columns} cells"
+        );
         if matches!(self, Section::Processes | Section::Queue) && !has_hosts(rates) {
             shown.leave_out(1);
         }
