@@ -88,6 +88,7 @@ fn find_entry(
     ways: &mut ServerAccess<'_>,
 ) -> Result<FetchItem, Failure> {
     ways.open(place, false);
+    // For its name alone: an open catalogue borrows the ways to servers, which formations near by are asked by first.
     let name = Catalogue::open(place, &environment::objects(), &ways.web).map_err(failed)?.name();
     let cache = cache().filter(|_| !args.no_cache);
     if let Some((manifest, items)) = cache.as_ref().and_then(|cache| cache.find_entry(&name, id)) {

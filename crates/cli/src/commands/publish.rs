@@ -36,6 +36,9 @@ pub fn run(here: &Environment, args: &PublishArgs) -> Result<ExitCode, Failure> 
     for (text, option) in [(&args.title, "--title"), (&args.words, "--words")] {
         plain(text, option)?;
     }
+    for (text, option) in [(&args.licence, "--licence"), (&args.who, "--who")] {
+        text.as_deref().map_or(Ok(()), |text| plain(text, option).map(drop))?;
+    }
     let place = Location::parse(&args.catalogue).map_err(failed)?;
     let mut ways = ServerAccess::new(here, &args.key)?;
     interruptible(|cancel| {
