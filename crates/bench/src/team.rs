@@ -31,6 +31,7 @@ impl Member {
         let child = command.spawn().map_err(refused())?;
         // Dropping it kills: a member whose task could not be sent is not left behind.
         let member = Member { child, socket: BufReader::new(own) };
+        // In the form that serde has for the variant of an enum, which is what the worker reads.
         let message = BTreeMap::from([(T::KIND, task)]);
         let mut text =
             serde_json::to_vec(&message).map_err(|error| BenchError::refused("the task", error))?;

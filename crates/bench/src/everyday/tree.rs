@@ -82,6 +82,7 @@ fn content(number: u32) -> String {
         text.push_str(NEEDLE);
         text.push('\n');
     }
+    // From its number: trees of different days have the same files, so their figures compare.
     let mut state = u64::from(number);
     while (text.len() as u64) < len {
         state = mix(state.wrapping_add(1));

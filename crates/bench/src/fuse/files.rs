@@ -110,6 +110,7 @@ impl Files {
             op::WRITE => return self.write(request, out),
             op::STATFS => statfs(out),
             op::READ | op::RELEASE | op::RELEASEDIR => {}
+            // FLUSH, ACCESS, GETXATTR: the kernel remembers the answer, and does not ask again.
             _ => return Err(Errno::NOSYS),
         }
         Ok(None)

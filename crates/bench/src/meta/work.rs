@@ -53,6 +53,7 @@ impl Phases<'_> {
     fn look(&mut self, task: &MetaTask, places: &WorkloadPaths<'_>, content: &[u8]) -> BenchResult<()> {
         let files = places.files(FileSpread::Next)?;
         let size = if task.plan.filled { content.len() } else { 0 };
+        // Everybody has made files before the wait begins in which kernels forget them.
         self.barrier.wait()?;
         clock::pass(FORGETS);
         self.each("stat", &files, |file| stat(file, size))?;

@@ -103,6 +103,7 @@ impl Tree {
     /// Looks a name up; the kernel knows of it from here on.
     pub fn lookup(&mut self, dir: u64, name: &[u8]) -> Result<u64, Errno> {
         let ino = *self.node(dir)?.entries.get(name).ok_or(Errno::NOENT)?;
+        // The kernel counts its look-ups as well, and forgets as many.
         self.node_mut(ino)?.known += 1;
         Ok(ino)
     }
