@@ -164,10 +164,10 @@ pub fn make_partitions(
         maker.directory(POOLS)?;
     }
     for plan in plans {
+        unflushed::note_source_of(dir, plan)?;
         for made in maker.make(plan)? {
             made.reason.iter().for_each(|reason| errln!("bivouac: partition {}: {reason}", made.path));
-            if let Some(source) = &made.partition.settings.source {
-                unflushed::note_source(dir, &made.path, source.as_str())?;
+            if made.partition.settings.source.is_some() {
                 bring_at_start(&client, &made.partition, &made.path)?;
             }
         }

@@ -14,6 +14,7 @@ use bivouac_monitor::connect;
 use bivouac_types::units::{format_count, format_size};
 
 use crate::failure::Failure;
+use crate::partitioning::Plan;
 
 /// Longest wait for the supervisor to record which partitions exist, in milliseconds.
 const NOTE_WAIT_MS: u64 = 10_000;
@@ -29,9 +30,21 @@ const NAMED_MAX: usize = 10;
 pub fn note_source(dir: &StateDir, path: &str, source: &str) -> Result<(), Failure> {
     // The supervisor has one text, which each request replaces.
     let known = dir.read()?.and_then(|state| state.sources);
-    let which =
-        [known, Some(format!("{path} ({source})"))].into_iter().flatten().collect::<Vec<_>>().join(", ");
+    let new = format!("{path} ({source})");
+    let which = match known {
+        Some(known) if known.split(", ").any(|one| one == new) => return Ok(()),
+        Some(known) => format!("{known}, {new}"),
+        None => new,
+    };
     Ok(ask(dir, &Request::Sources { which: Some(which) }, &[], NOTE_WAIT_MS)?)
+}
+
+/// Records the source of a partition that is about to be made, if it is to have one.
+pub fn note_source_of(dir: &StateDir, plan: &Plan) -> Result<(), Failure> {
+    match &plan.settings.source {
+        Some(source) => note_source(dir, &String::from_utf8_lossy(&plan.path), source.as_str()),
+        None => Ok(()),
+    }
 }
 
 /// Returns whether a formation stands in front of site storage. Of one over several hosts, one of its parts may have

@@ -146,16 +146,15 @@ fn add(here: &Environment, args: &LinkAddArgs) -> Result<ExitCode, Failure> {
     let plan = Plan { path: path.clone().into_bytes(), nodes, sizing, sharing, settings, says_stripe: false };
     let (uid, gid) = near.owner;
     let maker = PartitionMaker { client: &near.client, uid, gid, state: &near.state };
-    let made = maker.make(&plan)?;
+    // Before there is anything to flush: killed in between, this leaves a note too many.
+    unflushed::note_source(&near.dir, &path, &format!("link {name}"))?;
+    maker.make(&plan)?;
     // Two formations that link each other at the same moment find nothing before.
     if let Err(error) = far.reaches(vec![formation]) {
         let link = near.link(name)?;
         detach(here, &near, &link)?;
         drop_link(here, &near, &link)?;
         return Err(failed(name, &error));
-    }
-    for made in &made {
-        unflushed::note_source(&near.dir, &made.path, &format!("link {name}"))?;
     }
     near.client.leave();
     let rights = if side.read_only { ", to read" } else { "" };

@@ -147,10 +147,11 @@ fn create(here: &Environment, args: &CreateArgs) -> Result<(), Failure> {
         settings,
         says_stripe: args.settings.stripe.is_some(),
     };
+    // Before there is anything to flush: killed in between, this leaves a note too many.
+    unflushed::note_source_of(&partition_path.dir, &plan)?;
     let made = partition_path.maker().make(&plan)?;
     for made in &made {
-        if let Some(source) = &made.partition.settings.source {
-            unflushed::note_source(&partition_path.dir, &made.path, source.as_str())?;
+        if made.partition.settings.source.is_some() {
             bring_at_start(&partition_path.client, &made.partition, &made.path)?;
         }
     }
