@@ -24,6 +24,7 @@ fn shares(limits: &Limits, at_s: i64, entries: &[Entry], order: &[usize], left: 
     for &index in order {
         let (Some(entry), Some(left)) = (entries.get(index), left.get(index)) else { continue };
         let is_running = entry.phase == Phase::Running;
+        // What runs goes on although its earliest start was moved behind now: its data is being copied already.
         if *left == 0 || !is_running && entry.request.earliest_s > at_s {
             continue;
         }
@@ -101,9 +102,11 @@ pub(crate) fn allocate(limits: &Limits, now_s: i64, entries: &mut [Entry]) {
         let Some(lasts_s) = constant_for_s(at_s, entries, &shares, &left) else { break };
         let until_s = at_s.saturating_add(lasts_s);
         for share in &shares {
+            // Unlike in `advance`, waiting requests use theirs as well: each is to start when its slot begins.
             consume(&mut left, share, lasts_s);
             if let Some(slot) = slots.get_mut(share.index) {
                 let first = Slot { begin_s: at_s, end_s: until_s, rate: share.rate };
+                // Begin and rate are of the first stretch: a request that is displaced later pauses within its slot.
                 slot.get_or_insert(first).end_s = until_s;
             }
         }
@@ -114,6 +117,7 @@ pub(crate) fn allocate(limits: &Limits, now_s: i64, entries: &mut [Entry]) {
         at_s = until_s;
     }
     for (entry, slot) in entries.iter_mut().zip(slots) {
+        // Without bandwidth in sight the slot begins at the end of time: `Begin` is refused until there is some.
         let none = Slot { begin_s: i64::MAX, end_s: i64::MAX, rate: 0 };
         let slot = slot.unwrap_or(none);
         let (begin_s, rate) = match entry.phase {

@@ -84,6 +84,7 @@ impl Schedule {
     /// # Errors
     /// Why it cannot be. Nothing but the time has changed then.
     pub fn apply(&mut self, now_s: i64, event: Event) -> Result<EventOutcome, ScheduleError> {
+        // Before the event: a request that is over by now must not stand in the way of the one that is announced.
         let given_up = self.advance(now_s);
         let id = match event {
             Event::Announce(request) => {
@@ -97,6 +98,7 @@ impl Schedule {
             }
             Event::Begin(id) => {
                 let entry = self.entry(id)?;
+                // A running transfer asks for its rate of the moment by the same event, and has no begin to wait for.
                 if entry.phase != Phase::Running && entry.slot.begin_s > now_s {
                     return Err(ScheduleError::NotYet(entry.slot));
                 }
@@ -106,6 +108,7 @@ impl Schedule {
             Event::Reschedule { id, earliest_s, deadline_s } => {
                 let entry = self.entry(id)?;
                 (entry.request.earliest_s, entry.request.deadline_s) = (earliest_s, deadline_s);
+                // A rank behind all promises was made for the old deadline.
                 entry.rank_s = deadline_s;
                 Some(id)
             }
@@ -159,6 +162,7 @@ impl Schedule {
             "a request was dropped without a report of it"
         );
         self.last_event_s = now_s;
+        // `Begin` reads these slots, and `announce` compares the promises that they keep with its own.
         allocate(&self.limits, now_s, &mut self.entries);
         given_up
     }

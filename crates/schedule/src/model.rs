@@ -35,6 +35,7 @@ impl Limits {
     pub fn user_share(&self) -> u64 {
         // In 128 bits: bandwidth times percent may exceed 64.
         let share = u128::from(self.bandwidth) * u128::from(self.user_percent.min(100)) / 100;
+        // Never 0: durations are divided by it.
         u64::try_from(share).unwrap_or(u64::MAX).max(1)
     }
 

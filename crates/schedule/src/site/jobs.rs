@@ -91,6 +91,7 @@ fn run_time_s(random: &mut Random, nodes: usize) -> i64 {
     loop {
         let (shape, scale) = if random.unit() <= part { SHORT } else { LONG };
         let log = random.gamma(shape, scale);
+        // Drawn again beyond the limit, as in the authors' program: cutting off would pile jobs up at the limit.
         if log <= LOG_TIME_MAX {
             return log.exp() as i64;
         }
@@ -125,6 +126,7 @@ impl Arrivals {
         let mut weights = vec![0.0; BUCKETS];
         for at in DAY_BEGINS..BUCKETS + DAY_BEGINS {
             if let Some(weight) = weights.get_mut((at - 1) % BUCKETS) {
+                // The model gives a half hour the probability of the interval around its number: here in ten steps.
                 let steps = (0..10).map(|step| density(at as f64 - 0.45 + f64::from(step) / 10.0));
                 *weight = steps.sum();
             }
@@ -160,9 +162,11 @@ struct Queue {
 
 impl Queue {
     fn start(&mut self, arrival_s: i64, nodes: usize, run_time_s: i64) -> i64 {
+        assert!(nodes <= MACHINE, "a job of {nodes} nodes on a machine of {MACHINE}");
         self.free_s.resize(MACHINE, 0);
         self.free_s.sort_unstable();
         let free_s = nodes.checked_sub(1).and_then(|last| self.free_s.get(last)).copied().unwrap_or(0);
+        // Not before an earlier job, even where nodes are free: first come, first served, without backfilling.
         self.last_s = free_s.max(arrival_s).max(self.last_s);
         // The nodes that are free first; the list is sorted.
         self.free_s.iter_mut().take(nodes).for_each(|node| *node = self.last_s + run_time_s);

@@ -103,6 +103,7 @@ fn by_slots(seed: u64, requests: &[Request], limits: Limits, promised: &mut Vec<
             let id = entry.request.id;
             match left.get(&id) {
                 None => Some((entry.slot.begin_s.max(now_s), 1, Event::Begin(id))),
+                // Paused: the end of another transfer gives it bandwidth, and is an event of its own.
                 Some(_) if entry.slot.rate == 0 => None,
                 Some(left) => {
                     let more_s = (left / entry.slot.rate as f64).ceil() as i64;
