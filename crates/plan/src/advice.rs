@@ -86,6 +86,7 @@ pub fn formation_file(advice: &Advice, comment: &str) -> String {
             let _ = writeln!(text, "contract = \"session\"");
         }
         if let Some(stripe) = part.stripe {
+            // Rounded up: an earlier run may have had a stripe below 1 KiB, and `0k` is refused.
             let _ = writeln!(text, "stripe = \"{}k\"", stripe.div_ceil(1 << 10));
         }
     }

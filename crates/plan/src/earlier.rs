@@ -93,10 +93,13 @@ impl FormerRun {
     #[must_use]
     pub fn work(&self) -> JobWork {
         let sides = self.sides();
+        // What was copied in and never read is input as well, and what comes from a source is read without a copy.
         let in_bytes = self.staged_in.0.max(sides.input_bytes);
         let (flushed_files, flushed) = sides.flushed;
+        // A file of a source may also have been copied out at the end: no more leaves than was written.
         let out_bytes =
             self.staged_out.0.saturating_add(flushed).min(self.written_bytes.max(self.staged_out.0));
+        // Bytes are in one file at least.
         let out_files = self.staged_out.1.saturating_add(flushed_files).max(out_bytes.min(1));
         let left = self.written_bytes.saturating_sub(out_bytes);
         let bursts = self.bursts().unwrap_or(Bursts { count: 0, bytes: 0, files: 0, every_ms: 0 });
@@ -164,6 +167,7 @@ impl FormerRun {
             .windows(2)
             .filter_map(|two| two.last()?.0.start.checked_sub(two.first()?.0.start))
             .collect();
+        assert_eq!(gaps.len() + 1, alike.len(), "bursts of a timeline are not in its order");
         let every = middle_of(gaps.clone())?;
         let in_time = gaps.iter().filter(|gap| is_alike(**gap, every)).count();
         let written = alike.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);

@@ -5,6 +5,7 @@
 #[must_use]
 pub fn break_even(storage: f64, node: f64) -> Option<u64> {
     let nodes = (storage / node).ceil();
+    // The bound is for the cast, which would turn infinity into the largest number of nodes.
     (storage > 0.0 && node > 0.0 && nodes.is_finite() && nodes < 1e15).then_some(nodes as u64)
 }
 

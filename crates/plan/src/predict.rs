@@ -130,6 +130,7 @@ impl Seconds {
     /// Returns it corrected by earlier outcomes, if there are any.
     fn corrected(self, learned: &LearnedRatios, step: LearnedStep) -> Seconds {
         match learned.factors(step) {
+            // Replaces the doubt of the model instead of adding to it: outcomes contain all of it.
             Some([low, middle, high]) => {
                 Seconds { low: self.likely * low, likely: self.likely * middle, high: self.likely * high }
             }
@@ -217,6 +218,7 @@ fn on(site: &Site, learned: &LearnedRatios, work: &JobWork, nodes: u32) -> Predi
     let inside = Seconds::around(inside(site, moved, working), site.storage.spread);
     let with = Seconds::sum(&[start, stage_in, inside, stage_out]);
     let streams = work.at_most(site.node.streams.saturating_mul(nodes));
+    // Corrected like the copies: storage that is slower than its model is so for jobs that use it directly, too.
     let once = storage(site, read, *file_read_ms, (work.in_bytes, work.in_files), streams)
         .corrected(learned, LearnedStep::In);
     let results = storage(site, write, *file_write_ms, (work.out_bytes, work.out_files), streams)
@@ -241,6 +243,7 @@ fn on(site: &Site, learned: &LearnedRatios, work: &JobWork, nodes: u32) -> Predi
     // Both sides feel the same storage: what is slow for one is slow for the other. So ends are compared with like
     // ends.
     let is_sure = with.low < without.low && with.likely < without.likely && with.high < without.high;
+    // Each read of the input saves `per_read`; `others` is what all the rest costs more with a formation.
     let per_read = once.likely - self::inside(site, work.in_bytes as f64, working);
     let others = with.likely - inside_of_reads(site, work, working) - (without.likely - once.likely * reads);
     Prediction {

@@ -89,6 +89,7 @@ impl Site {
             ("storage.file_write_ms", *file_write_ms),
             ("node.start_ms", self.node.start_ms),
         ] {
+            // A range instead of two comparisons refuses NaN, which TOML can express.
             if !(0.0..1e9).contains(&value) {
                 return Err(format!("{name}: is a time in milliseconds, not {value}"));
             }
@@ -117,11 +118,13 @@ impl Storage {
                 _ => return 0.0,
             },
         };
+        assert!(low.streams < streams, "{streams} streams are not behind a point of {}", low.streams);
         let part = f64::from(streams - low.streams) / f64::from(high.streams - low.streams);
         low.bytes_per_second + part * (high.bytes_per_second - low.bytes_per_second)
     }
 }
 
 fn is_rate(rate: f64) -> bool {
+    // The bound refuses infinity, which TOML can express.
     rate > 0.0 && rate < 1e18
 }
