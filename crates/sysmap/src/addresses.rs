@@ -26,6 +26,7 @@ impl Address {
             IpAddr::V6(ip) => (128, ip.to_bits()),
         };
         let prefix = self.prefix.min(bits);
+        // A prefix of 0 shifts by all bits, which `>>` refuses.
         (prefix, number.checked_shr(u32::from(bits - prefix)).unwrap_or(0))
     }
 

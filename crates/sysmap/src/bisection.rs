@@ -68,6 +68,7 @@ fn adjacent(graph: &Graph) -> AdjacencyList {
     let mut joined: BTreeMap<(usize, usize), u64> = BTreeMap::new();
     for (from, to, capacity) in graph.edges() {
         let sum = joined.entry((*from.min(to), *from.max(to))).or_default();
+        // What is unbounded stays the same number, so that `bounded` recognises it however many there are.
         *sum = sum.saturating_add(*capacity).min(UNBOUNDED);
     }
     let mut adjacent: AdjacencyList = vec![Vec::new(); graph.vertices()];
@@ -84,6 +85,7 @@ fn forest(graph: &Graph) -> Option<AdjacencyList> {
     let adjacent = adjacent(graph);
     let edges: usize = adjacent.iter().map(Vec::len).sum::<usize>() / 2;
     let components = roots(&adjacent).len();
+    // Exactly forests have as many edges as vertices less one for each tree.
     (edges + components == adjacent.len()).then_some(adjacent)
 }
 
@@ -146,12 +148,14 @@ fn of_tree(adjacent: &AdjacencyList, hosts: usize) -> u64 {
         }
     }
     assert_eq!(whole.len(), hosts + 1, "a host is on neither side of the tree's cuts");
+    // With an odd number, k hosts against the rest is the same cut as the rest against k: one entry is both.
     whole.get(hosts / 2).copied().unwrap_or(0).min(UNBOUNDED)
 }
 
 /// Returns the cuts with the vertex itself, which counts if it is a host.
 fn own(below: Option<MinCuts>, is_host: bool) -> MinCuts {
     let [mut first, mut second] = below.unwrap_or_else(|| [vec![0], vec![0]]);
+    // With the host on the first side no cut has 0 hosts there; with it on the second one, none has all of them.
     if is_host {
         first.insert(0, UNBOUNDED);
         second.push(UNBOUNDED);
@@ -187,6 +191,7 @@ fn cut(graph: &Graph, hosts: usize, is_first: impl Fn(usize) -> bool) -> u64 {
 }
 
 fn all_halvings(graph: &Graph, hosts: usize) -> u64 {
+    assert!(hosts <= EXACT_HOSTS_MAX, "all halvings of {hosts} hosts");
     let half = hosts / 2;
     let all = 1_u32 << hosts;
     let halving = |set: &u32| {
@@ -230,6 +235,7 @@ fn some_halvings(graph: &Graph, hosts: usize) -> u64 {
 fn from_below(graph: &Graph, hosts: usize) -> u64 {
     let pairs = (1..hosts).map(|host| graph.flow(&[0], &[host])).min().unwrap_or(0);
     let shared = concurrent(graph, hosts);
+    // So many pairs are on different sides of any halving, and each sends its share over the cut.
     let cut_pairs = (hosts / 2) as f64 * hosts.div_ceil(2) as f64;
     // Rounded down, and a little more for what sums of fractions lose.
     let shared = (shared * cut_pairs * (1.0 - 1e-9)).floor();
@@ -249,6 +255,7 @@ fn concurrent(graph: &Graph, hosts: usize) -> f64 {
             far.get_mut(*vertex).into_iter().for_each(|far| *far = one_more);
         }
         let distance = |vertex: usize| far.get(vertex).copied().unwrap_or(usize::MAX);
+        // A host is out of reach: nothing flows between some halves.
         if order.iter().filter(|(vertex, ..)| *vertex < hosts).count() < hosts {
             return 0.0;
         }

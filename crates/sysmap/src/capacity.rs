@@ -51,6 +51,7 @@ pub fn bandwidth(network: &Network) -> Option<Bandwidth> {
         unknown_links: graphs.unknown,
         weakest,
         bisection: bisection(count, &graphs.low, &graphs.high),
+        // Of many hosts only those with the first one were computed, which would look like all pairs.
         pairs: if count <= ALL_PAIRS_MAX { pairs } else { Vec::new() },
     })
 }
@@ -80,6 +81,7 @@ fn graphs(network: &Network) -> Graphs<'_> {
     }
     hosts.sort_unstable();
     hosts.dedup();
+    // Hosts get the first numbers: `bisection` takes the first vertices for the hosts.
     let mut numbers: BTreeMap<LinkEnd, usize> =
         hosts.iter().enumerate().map(|(number, name)| (LinkEnd::Host((*name).into()), number)).collect();
     for link in &network.links {

@@ -62,6 +62,7 @@ fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, changes: &
 /// Returns whether all members of a list have names, each its own.
 fn are_named(list: &[Value]) -> bool {
     let names: BTreeSet<String> = list.iter().map(name).collect();
+    // Members of one name cannot be matched: such a list is compared as a whole.
     names.len() == list.len() && list.iter().all(Value::is_object)
 }
 

@@ -52,6 +52,7 @@ pub fn spread_over<K: Ord>(domains: &[K]) -> Vec<usize> {
             placed.push((place, group, *item));
         }
     }
+    assert_eq!(placed.len(), domains.len(), "an item is in no domain, or in two");
     placed.sort_unstable();
     placed.into_iter().map(|(.., item)| item).collect()
 }

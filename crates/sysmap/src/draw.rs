@@ -19,6 +19,7 @@ pub fn dot(map: &Map) -> String {
         String::from("graph system {\n  rankdir=BT;\n  node [shape=box, fontname=\"sans-serif\"];\n");
     for host in &map.hosts {
         let label = std::iter::once(host.name.clone()).chain(caption(host)).collect::<Vec<_>>().join("\\n");
+        // Switches may be called like hosts: the first word keeps their identifiers apart.
         let _ = writeln!(text, "  {} [label={}];", quoted(&format!("host {}", host.name)), quoted(&label));
     }
     for (number, network) in map.networks.iter().enumerate() {

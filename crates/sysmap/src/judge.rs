@@ -44,6 +44,7 @@ impl LinkJudgement<'_> {
         let mut pairs = self.slow_pairs(flows);
         pairs.sort_by(|(_, a, b), (_, c, d)| part(*a, *b).total_cmp(&part(*c, *d)));
         doubtful.extend(pairs.into_iter().map(|(pair, ..)| pair));
+        // What was measured alone already gets no better by being repeated.
         doubtful.retain(|pair| flows.get(pair).is_some_and(|(_, alone)| !alone));
         let mut seen = BTreeSet::new();
         doubtful.retain(|pair| seen.insert(*pair));
@@ -145,7 +146,9 @@ impl LinkJudgement<'_> {
         }
         let is_slow = |pair: &(usize, usize)| slow.iter().any(|(known, ..)| known == pair);
         let mut guilty: Vec<_> =
+            // A single pair can be slow by itself: a switch is blamed for two or more.
             over.into_iter().filter(|(pairs, _)| pairs.len() > 1 && pairs.iter().all(is_slow)).collect();
+        // The link that explains most comes first, as one cause is likelier than several.
         guilty.sort_by_key(|(pairs, _)| std::cmp::Reverse(pairs.len()));
         let mut found = Vec::new();
         for (pairs, links) in guilty {

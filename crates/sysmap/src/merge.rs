@@ -71,6 +71,7 @@ fn add_network(networks: &mut Vec<Network>, network: Network) {
         Some(known) => {
             known.switches.extend(network.switches);
             known.links.extend(network.links);
+            // Not the sum: several maps of one fabric count the same hosts.
             known.other_hosts = known.other_hosts.max(network.other_hosts);
         }
         None => networks.push(network),
@@ -109,6 +110,7 @@ fn settle(network: &mut Network, hosts: &[Host]) {
     network.links = links;
     network.other_hosts = network.other_hosts.max(others.len());
     let mut switches: Vec<NetworkSwitch> = std::mem::take(&mut network.switches);
+    // Those with a name come first of their id, as the first one is kept.
     switches.sort_by(|a, b| (&a.id, b.name.is_some()).cmp(&(&b.id, a.name.is_some())));
     switches.dedup_by(|next, first| next.id == first.id);
     network.switches = switches;

@@ -20,6 +20,7 @@ pub struct NumaPlacement {
 /// there is only one daemon, or one part, or the map does not say: then it may run anywhere.
 #[must_use]
 pub fn nearest(host: &Host, volumes: &[&str], index: usize, count: usize) -> Option<NumaPlacement> {
+    // Parts without processors are memory only (HBM, CXL): no daemon can run there.
     let parts: Vec<_> = host.numa.iter().filter(|part| !part.processors.is_empty()).collect();
     let groups = parts.len().min(count);
     if groups < 2 {

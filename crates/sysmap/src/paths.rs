@@ -52,6 +52,7 @@ fn way(neighbours: &BTreeMap<&LinkEnd, Vec<&LinkEnd>>, from: &str, to: &str) -> 
         if *vertex == last {
             break;
         }
+        // Hosts forward nothing.
         if vertex.host().is_some() && *vertex != first {
             continue;
         }
