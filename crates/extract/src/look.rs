@@ -36,6 +36,7 @@ pub fn host(machine: &dyn Machine, name: &str, load_ms: u64) -> (Host, Option<Ne
     if load_ms > 0 {
         host.load = load(machine, &mut host, load_ms);
     }
+    // After the interfaces: their names say where the name ends in a key of lldpd, which may have dots in it.
     let neighbours = lldp::look(machine, &host);
     (host, neighbours)
 }

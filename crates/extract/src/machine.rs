@@ -60,7 +60,7 @@ impl<'a> LocalMachine<'a> {
 
 impl std::fmt::Debug for LocalMachine<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Real").field("root", &self.root).finish_non_exhaustive()
+        f.debug_struct("LocalMachine").field("root", &self.root).finish_non_exhaustive()
     }
 }
 
@@ -83,15 +83,18 @@ impl Machine for LocalMachine<'_> {
     fn real(&self, path: &str) -> Option<String> {
         let root = self.root.canonicalize().ok()?;
         let real = self.below(path).canonicalize().ok()?;
+        // An absolute link of a tree that was copied leads out of it, and so is no answer.
         Some(format!("/{}", real.strip_prefix(root).ok()?.to_str()?))
     }
 
     fn space(&self, path: &str) -> Option<FileSystemSpace> {
         let (path, (tell, hear)) = (self.below(path), mpsc::channel());
         // Of its own, and left behind if the file system's server does not answer.
-        std::thread::spawn(move || {
+        let asking = move || {
             let _nobody_waits = tell.send(rustix::fs::statvfs(&path).ok());
-        });
+        };
+        // Without a thread, as at a limit of processes, there is no answer; `thread::spawn` would panic.
+        std::thread::Builder::new().spawn(asking).ok()?;
         let found = hear.recv_timeout(Duration::from_millis(SPACE_WAIT_MS)).ok()??;
         Some(FileSystemSpace {
             size: found.f_blocks.saturating_mul(found.f_frsize),
@@ -109,6 +112,7 @@ impl Machine for LocalMachine<'_> {
         let begin = Instant::now();
         let (_silent, hear) = mpsc::channel::<()>();
         let _time_is_over = hear.recv_timeout(Duration::from_millis(ms));
+        // Rates are divided by it.
         u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
     }
 }

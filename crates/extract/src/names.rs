@@ -2,6 +2,8 @@
 
 /// Most names of one list.
 const NAMES_MAX: usize = 100_000;
+/// Most digits of a number in a name: a label of a host name has no more, and formatting panics from 2^16 on.
+const WIDTH_MAX: usize = 63;
 
 /// Returns the names of a list with ranges: `n[01-03,7],login1`. Nothing if it makes no sense, or too much.
 #[must_use]
@@ -46,7 +48,8 @@ fn expand(item: &str) -> Option<Vec<String>> {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let width = first.len();
         let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
-        if last < first || last - first > NAMES_MAX as u64 {
+        // Before the loop, which would run as long as the numbers say even if there is nothing behind them.
+        if width > WIDTH_MAX || last < first || last - first > NAMES_MAX as u64 {
             return None;
         }
         for number in first..=last {

@@ -41,6 +41,7 @@ fn processors(machine: &dyn Machine) -> Option<Processors> {
     let root = document.root();
     let threads = Some(count(root, "PU")).filter(|threads| *threads > 0)?;
     let mut caches: BTreeMap<(u32, String, u64), u32> = BTreeMap::new();
+    // `L1Cache`, `L1iCache` and so on; hwloc 1 calls them all `Cache`.
     for node in
         root.descendants().filter(|node| node.attribute("type").is_some_and(|kind| kind.ends_with("Cache")))
     {

@@ -93,6 +93,7 @@ fn mount(machine: &dyn Machine, line: MountLine<'_>) -> Option<Mount> {
     let mut mount = ListedMount { path, source, fs_type: str::from_utf8(line.fs_type).ok()?, read_only }
         .mount(machine)?;
     if mount.kind == Some(MountKind::Local) {
+        // By number: sources such as `/dev/root` or names of the device mapper do not say which disk it is.
         let device = format!("/sys/dev/block/{}:{}", line.device.0, line.device.1);
         mount.disk = machine.real(&device).map(|path| last(&path).to_owned()).or(mount.disk);
     }

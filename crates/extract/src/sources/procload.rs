@@ -78,12 +78,14 @@ fn counts(machine: &dyn Machine) -> Counts {
     let disks = disks.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        // Sectors read, sectors written and milliseconds of input and output: admin-guide/iostats of the kernel.
         Some(((*fields.get(2)?).to_owned(), [number(5)?, number(9)?, number(12)?]))
     });
     let interfaces = lines("/proc/net/dev");
     let interfaces = interfaces.lines().filter_map(|line| {
         let (name, rest) = line.split_once(':')?;
         let numbers: Vec<u64> = rest.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        // Eight columns of what was received come before those of what was sent.
         Some((name.trim().to_owned(), [*numbers.first()?, *numbers.get(8)?]))
     });
     Counts {

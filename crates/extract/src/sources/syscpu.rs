@@ -34,6 +34,7 @@ fn look(machine: &dyn Machine) -> Option<Processors> {
         let dir = format!("{CPUS}/cpu{cpu}/cache");
         for index in machine.names(&dir).iter().filter(|name| name.starts_with("index")) {
             if let Some((key, shared)) = cache(machine, &format!("{dir}/{index}")) {
+                // Threads that share a cache name the same list, so that it counts once.
                 caches.entry(key).or_default().insert(shared);
             }
         }

@@ -33,6 +33,7 @@ fn interface(machine: &dyn Machine, name: &str) -> Interface {
     let kind = match (number::<u32>(machine, &format!("{dir}/type")), &device) {
         (Some(772), _) => Some(InterfaceKind::Loopback),
         (Some(32), _) => Some(InterfaceKind::InfiniBand),
+        // A card of a virtual machine has a device as well, but no wire of its own.
         (Some(1), Some(path)) if !path.contains("/virtio") => Some(InterfaceKind::Ethernet),
         (Some(_), _) => Some(InterfaceKind::Virtual),
         (None, _) => None,
@@ -47,6 +48,7 @@ fn interface(machine: &dyn Machine, name: &str) -> Interface {
         },
         // -1 where there is no link, and no file at all where speed means nothing.
         speed_bits: number::<i64>(machine, &format!("{dir}/speed"))
+            // Some drivers write their -1 without a sign.
             .and_then(|mbits| u64::try_from(mbits).ok())
             .filter(|mbits| *mbits > 0 && *mbits != u64::from(u32::MAX))
             .and_then(|mbits| mbits.checked_mul(1_000_000)),
@@ -62,6 +64,7 @@ fn interface(machine: &dyn Machine, name: &str) -> Interface {
 /// InfiniBand.
 fn add_port(machine: &dyn Machine, device: &str, port: &str, interfaces: &mut Vec<Interface>) {
     let dir = format!("{INFINIBAND}/{device}/ports/{port}");
+    // RoCE: the interface on that port has said its speed.
     if word(machine, &format!("{dir}/link_layer")).is_some_and(|layer| layer == "Ethernet") {
         return;
     }

@@ -26,6 +26,7 @@ fn look(machine: &dyn Machine) -> Option<Vec<Device>> {
         })
     });
     let devices: Vec<Device> = devices.collect();
+    // No known device is an answer, too: where there is a bus, `lspci` knows no more.
     (!names.is_empty()).then_some(devices)
 }
 
