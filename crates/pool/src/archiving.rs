@@ -61,10 +61,12 @@ impl Pools {
     ) -> PoolResult<Pool> {
         self.change(change, meant, |transaction, pool| {
             pool.must_be_own(change.who)?;
+            // Copies in archives are never removed, so no pool becomes one without a copy again.
             if pool.archive.is_none() || location == Location::Site {
                 let remedy = format!("make one: bivouac pool archive {} --to DIR", pool.name);
                 return Err(PoolError::refused(pool.full_name(), "has no copy in an archive", remedy).into());
             }
+            // One that is in the archive alone already can have no attachments.
             if location == Location::Archive && pool.location != Location::Archive {
                 pool.must_be_free(&attached::of(transaction, pool.id)?)?;
             }

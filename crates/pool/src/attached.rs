@@ -125,6 +125,7 @@ impl Pools {
                     ],
                 )?;
                 let detail = format!("{} to {formation} on {host}", one.access.word());
+                // A key may be on one event only, and this change makes several.
                 let plain = ChangeOrigin { request: None, ..change.clone() };
                 plain.note(transaction, pool.id, "attach", &detail)?;
                 pools.push(pool);
@@ -142,6 +143,7 @@ impl Pools {
             for id in gone {
                 let found: Vec<Attachment> = all(transaction, "WHERE id = ?1", params![id])?;
                 let Some(attachment) = found.first() else { continue };
+                // The owner of the pool may do it as well: a lost formation of another user would keep it for good.
                 if let Some(pool) = by_id(transaction, attachment.pool)?
                     && attachment.uid != change.who.uid
                 {

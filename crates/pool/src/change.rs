@@ -54,6 +54,7 @@ impl Pools {
         act: impl FnOnce(&Transaction<'_>, &Pool) -> TransactionResult<()>,
     ) -> PoolResult<Pool> {
         self.in_transaction(|transaction| {
+            // Before anything is checked: what the first execution did may be the reason to refuse a second one.
             if let Some(pool) = change.before(transaction)? {
                 return Ok(pool);
             }

@@ -65,6 +65,7 @@ impl Pools {
                     change.now_s,
                     expires_s,
                     rules.extensions,
+                    // Its directory is named by the number, and so is made after the row.
                     Vec::<u8>::new(),
                     new.reminder.as_ref().map(|to| to.days),
                     new.reminder.as_ref().map(|to| to.mail.as_str())
@@ -99,6 +100,7 @@ impl Pools {
             pool.must_be_own(change.who)?;
             pool.must_live(meant, change.now_s)?;
             let end = rules(transaction)?.end(change.who, &meant.name, change.now_s, days)?;
+            // Refused first: what gives no time must not use up an extension.
             if end <= pool.expires_s {
                 let cause = "it already has as much time";
                 return Err(PoolError::refused(meant, cause, "extend it later, or by more days").into());
@@ -119,6 +121,7 @@ impl Pools {
     pub fn release(&mut self, change: &ChangeOrigin<'_>, meant: &PoolRef) -> PoolResult<Pool> {
         self.change(change, meant, |transaction, pool| {
             pool.must_be_own(change.who)?;
+            // Not `state_at`: a pool whose end is not noted yet still has its name, which its owner may need.
             if pool.state != PoolState::Live {
                 return Err(PoolError::Ended { name: meant.clone(), state: pool.state }.into());
             }
@@ -160,6 +163,7 @@ impl Pools {
                     return Err(PoolError::refused(meant, cause, "make a new one: bivouac pool create").into());
                 }
             }
+            // Without the number, by which it would find the pool itself.
             let plain = PoolRef { owner: Some(pool.owner), name: meant.name.clone(), id: None };
             if let Some(other) = latest(transaction, change.who, &plain)?
                 && other.state == PoolState::Live
@@ -172,6 +176,7 @@ impl Pools {
             let end = rules(transaction)?.end(change.who, &meant.name, change.now_s, days)?;
             transaction.execute(
                 "UPDATE pool SET state = 'live', ended_s = NULL, expires_s = ?2, extensions_left = ?3 WHERE id = ?1",
+                // One that was released early does not lose time by it.
                 params![pool.id, end.max(pool.expires_s), left],
             )?;
             change.note(transaction, pool.id, "restore", "")

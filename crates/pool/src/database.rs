@@ -192,6 +192,7 @@ fn migrate(connection: &Connection) -> SqlResult<Option<i64>> {
     for step in MIGRATIONS.iter().skip(done) {
         transaction.define(step)?;
     }
+    // A newer program may have been first, and gone further.
     transaction.set_version(known.max(transaction.version()?))?;
     transaction.commit()?;
     Ok(None)

@@ -101,6 +101,7 @@ impl Pools {
                 !outcome.pool.is_made || outcome.pool.owner == change.who.uid,
                 "the data of another user's pool would be removed"
             );
+            // Outside of a transaction, as it may take hours; in its state nobody can attach or restore the pool.
             let removed = if outcome.pool.is_made { remove(&outcome.pool) } else { Ok(()) };
             match removed {
                 Ok(()) => {

@@ -52,6 +52,7 @@ impl SiteRules {
         now_s: i64,
         days: Option<u32>,
     ) -> PoolResult<i64> {
+        // A site may have lowered the one rule without the other.
         let days = days.unwrap_or(self.days_default.min(self.days_max));
         if days == 0 || days > self.days_max && who.uid != ROOT {
             let cause = format!("{days} days were asked for, and a pool has 1 to {} at once", self.days_max);

@@ -32,6 +32,7 @@ impl FromStr for PoolName {
         let rule = "a name has 1 to 64 of A-Z a-z 0-9 . _ - and begins with a letter or a digit";
         match (odd, text.chars().next()) {
             (Some(odd), _) => Err(format!("has the character {odd:?}; {rule}")),
+            // A first `-` would be taken for an option, and a first `.` hides the directory.
             (None, Some(first)) if first.is_ascii_alphanumeric() && text.len() <= NAME_MAX => {
                 Ok(PoolName(text.to_owned()))
             }

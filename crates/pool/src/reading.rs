@@ -56,6 +56,7 @@ impl Pools {
 
 /// Returns the pool that is meant, if the caller may see it.
 pub(crate) fn latest(connection: &Connection, who: &Caller, meant: &PoolRef) -> SqlResult<Option<Pool>> {
+    // A removed pool is found by its number only: its name may be another's by now.
     let order = format!(
         "SELECT {COLUMNS} FROM pool WHERE owner = ?1 AND name = ?2
          AND (id = ?3 OR ?3 IS NULL AND state <> 'removed') ORDER BY state = 'live' DESC, id DESC LIMIT 1"

@@ -83,6 +83,7 @@ impl Pools {
 
     /// Returns the caller's pools with a reminder that is due and not sent.
     pub fn to_remind(&self, change: &ChangeOrigin<'_>) -> PoolResult<Vec<Pool>> {
+        // An attempt that lies ahead was begun under a wrong clock, and does not count.
         let order = format!(
             "SELECT {} FROM pool WHERE mail IS NOT NULL AND remind_days IS NOT NULL
              AND expires_s - remind_days * {DAY_S} <= ?1 AND (reminded_s IS NULL OR reminded_s <> expires_s)
@@ -100,6 +101,7 @@ impl Pools {
         let due = |pool: &Pool, all: &[Pool]| {
             all.iter().any(|one| one.id == pool.id && one.expires_s == pool.expires_s)
         };
+        // State and rights are looked at here; under the lock only what other commands compete for.
         if !due(pool, &self.to_remind(change)?) {
             return Ok(None);
         }

@@ -146,6 +146,7 @@ fn note(
     origin: &Origin,
 ) -> TransactionResult<()> {
     let (last, digest) = (last(transaction, pool)?, listing.digest());
+    // A pool that was just made would begin its versions with an empty directory.
     let is_first_and_empty = last.is_none() && listing.entries() == 0;
     if is_first_and_empty || last.as_ref().is_some_and(|last| last.digest == digest) {
         return Ok(());

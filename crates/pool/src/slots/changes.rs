@@ -84,6 +84,7 @@ impl Pools {
             let mut plan = schedule(transaction)?;
             let (is_now, given_up) = match plan.apply(change.now_s, Event::Begin(id)) {
                 Ok(answer) => (true, answer.given_up),
+                // What else this look has given up is not known here: its rows stay until the next event.
                 Err(ScheduleError::NotYet(_) | ScheduleError::TooLate(_)) => (false, Vec::new()),
                 Err(ScheduleError::Unknown) => {
                     return Err(over(&ScheduledStage { state: SlotState::GivenUp, ..slot }).into());
@@ -201,6 +202,7 @@ impl Pools {
                     None => {}
                 }
                 slot.pool_name = pool_name(&self.connection, who, slot)?;
+                // Others may see when bandwidth is taken, and not by what.
                 if !slot.is_own(who) {
                     (slot.title, slot.job) = (String::new(), None);
                 }

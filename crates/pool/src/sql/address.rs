@@ -65,6 +65,7 @@ impl Address {
         });
         let file = own.pass_file.or_else(|| around.pass_file.clone());
         let file = file.or_else(|| around.home.as_ref().map(|home| home.join(".pgpass")));
+        // With a password in the URL no file is read, and an open one is no matter.
         let open_to_others = match file.filter(|_| config.get_password().is_none()) {
             Some(file) => add_password(&mut config, &file)?,
             None => None,

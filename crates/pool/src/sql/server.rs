@@ -51,9 +51,12 @@ impl Server {
 
     /// Changes come one after the other, as in a file: what one has read stays so until it is done.
     pub(super) fn begin(&mut self) -> SqlResult<()> {
+        assert!(!self.is_changing, "a change of pools begins within another one");
+        // Nothing is changed by it, so it may be repeated; what follows may not.
         self.again_if_lost(|client| client.batch_execute("BEGIN"))?;
         self.is_changing = true;
         let gate = self.client.batch_execute(GATE);
+        // The server refuses everything else on this connection until the failed transaction is ended.
         if gate.is_err() {
             _ = self.roll_back();
         }
@@ -61,6 +64,8 @@ impl Server {
     }
 
     pub(super) fn commit(&mut self) -> SqlResult<()> {
+        assert!(self.is_changing, "a change of pools is committed that has not begun");
+        // Before the answer: whatever becomes of the commit, the next change may use a new connection.
         self.is_changing = false;
         Ok(self.client.batch_execute("COMMIT")?)
     }

@@ -60,6 +60,7 @@ pub(super) fn connector(
 ) -> PoolResult<MakeRustlsConnect> {
     let usual = || home.map(|home| home.join(ROOTS)).filter(|file| file.exists());
     let roots = match mode {
+        // `prefer` goes on without encryption if need be: refusing a certificate would protect nobody.
         TlsMode::Disable | TlsMode::Prefer => None,
         TlsMode::Require => roots.or_else(usual),
         TlsMode::VerifyCa | TlsMode::VerifyFull => Some(roots.or_else(usual).ok_or_else(|| no_roots(home))?),
