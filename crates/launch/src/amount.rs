@@ -61,6 +61,7 @@ impl Amount {
         let (volume, identity) = DirVolume::open_existing(path)?;
         let volume: Arc<dyn Volume> = Arc::new(ReadOnlyVolume::new(Arc::new(volume)));
         self.volumes += 1;
+        // Each change is appended to a log, so the newest log is as old as the last change.
         let changed = std::fs::read_dir(path.join("records")).into_iter().flatten().flatten();
         let changed = changed.filter_map(|entry| entry.metadata().ok()?.modified().ok());
         self.changed_unix_ms = changed.map(unix_ms_of).fold(self.changed_unix_ms, u64::max);

@@ -150,6 +150,7 @@ pub fn listen_at(dir: &StateDir) -> LaunchResult<OwnedFd> {
     let refused = |e: Errno| LaunchError::path(&path, "listen there", e);
     let socket = new_socket().map_err(refused)?;
     bind(&socket, &SocketAddrUnix::new(&path).map_err(refused)?).map_err(refused)?;
+    // Before `listen`: until then nobody can connect, whatever the mode is.
     for_this_user_only(&path)?;
     listen(&socket, BACKLOG).map_err(refused)?;
     Ok(socket)
@@ -248,6 +249,7 @@ fn ask_once(
 pub fn keep(dir: &StateDir, reason: Option<String>, wait_ms: u64) -> LaunchResult<()> {
     let asked = ask(dir, &Request::Keep { reason: reason.clone() }, &[], wait_ms);
     match dir.read()? {
+        // Only where no supervisor lives: it would write its own state over this one.
         Some(mut state) if asked.is_err() && !state.supervisor.is_some_and(|process| process.is_alive()) => {
             state.keep = reason;
             dir.write(&state)

@@ -115,6 +115,7 @@ fn mapped_for_writing(line: &[u8], mounts: &[MountEntry]) -> Option<u64> {
     let text = String::from_utf8_lossy(line);
     let mut fields = text.split_ascii_whitespace().skip(1);
     let (perms, _offset, device) = (fields.next()?, fields.next()?, fields.next()?);
+    // FUSE has no block device, so its major number is 0.
     let connection = device.strip_prefix("00:").and_then(|minor| u32::from_str_radix(minor, 16).ok())?;
     let is_ours = mounts.iter().any(|entry| entry.connection == connection);
     let ino = fields.next()?.parse().ok()?;

@@ -218,6 +218,7 @@ pub fn make_mount_point(dir: &Path) -> LaunchResult<bool> {
         let parent = guarded(parent, "name another mount point with --mount")?;
         match mkdirat(&parent.dir, name, Mode::RWXU) {
             Ok(()) => return Ok(true),
+            // What a crash left at the usual place is ours; a directory that was named is its owner's.
             Err(Errno::EXIST) => return Ok(is_default),
             Err(Errno::NOENT) if is_default => {}
             Err(error) => return Err(LaunchError::path(dir, "make the mount point", error)),
@@ -250,6 +251,7 @@ fn check_private_dir(dir: &Path, uid: u32) -> LaunchResult<()> {
 }
 
 fn is_ours(dir: &Path, uid: u32) -> bool {
+    // `XDG_RUNTIME_DIR` may be another user's (behind `su`), or gone with a log-out.
     let writable = accessat(CWD, dir, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS).is_ok();
     dir.is_absolute()
         && writable

@@ -78,6 +78,7 @@ pub fn go_apart() -> io::Result<bool> {
 }
 
 fn alone() -> io::Result<()> {
+    // Each thread is a directory there, and so a link of the one above.
     if std::fs::metadata("/proc/self/task")?.nlink() == LINKS_OWN + 1 {
         return Ok(());
     }

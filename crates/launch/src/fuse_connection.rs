@@ -38,6 +38,7 @@ pub(crate) fn refuse_all(device: OwnedFd) {
         loop {
             match (&device).read(&mut request).map(|len| len.min(request.len())) {
                 Ok(len) if len >= HEADER_LEN => refuse_one(&device, &request),
+                // NOENT: the request was interrupted before it was read; there are others.
                 Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::INTR | Errno::NOENT)) => {}
                 Ok(_) | Err(_) => return,
             }

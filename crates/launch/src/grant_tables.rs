@@ -147,6 +147,7 @@ fn formation_of(name: &str, uid: u32) -> Option<String> {
 
 /// Locks a table that nobody uses. Until the result is dropped, nobody can begin to use it.
 fn lock_unused(path: &Path, uid: u32) -> Option<File> {
+    // Anybody may put a link or a FIFO there, which would lead elsewhere or wait for a writer.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
     let is_ours = file.metadata().is_ok_and(|seen| seen.is_file() && seen.uid() == uid);
@@ -159,6 +160,7 @@ fn open_named(path: &Path, home: &Path) -> io::Result<OwnedFd> {
         return Err(io::Error::other(format!("{MEMORY_DIR} is not in memory")));
     }
     for _ in 0..OPEN_TRIES {
+        // The note first: a table without one may pass for nobody's.
         OwnerNote::at(home).note(&note_of(path))?;
         let file = open_own(path)?;
         // Shows reapers that somebody has it. They have it locked for a moment, and may have removed it then.

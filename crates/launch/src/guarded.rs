@@ -60,6 +60,7 @@ impl PathTrust {
     fn here() -> PathTrust {
         let mut groups: Vec<u32> =
             rustix::process::getgroups().unwrap_or_default().iter().map(|group| group.as_raw()).collect();
+        // `getgroups` need not have it.
         groups.push(rustix::process::getegid().as_raw());
         let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         PathTrust { uid: rustix::process::geteuid().as_raw(), groups, is_blind: !is_whole(&map) }
@@ -73,6 +74,7 @@ impl PathTrust {
         if uid != self.uid && uid != 0 && !is_unknown {
             return Err(format!("belongs to user {uid}, who could replace it"));
         }
+        // In a sticky directory nobody can rename or remove what is another's.
         if FileType::from_raw_mode(mode) != FileType::Directory || mode & 0o1000 != 0 {
             return Ok(());
         }

@@ -416,6 +416,7 @@ fn cut_short(error: &io::Error) -> LaunchError {
 /// What the system says.
 pub fn take_stdin() -> LaunchResult<OwnedFd> {
     let refused = |e: io::Error| LaunchError::system("standard input", e);
+    // Not one of the standard numbers, should one of these be closed.
     let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3).map_err(|e| refused(e.into()))?;
     // Not closed: the next file that is opened would be standard input, and a child would read it.
     let nothing = std::fs::File::open("/dev/null").map_err(refused)?;

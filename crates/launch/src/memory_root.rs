@@ -109,6 +109,7 @@ pub(crate) fn all(here: &Environment) -> Vec<PathBuf> {
 /// What the system refused.
 pub(crate) fn remove(root: &Path) -> LaunchResult<()> {
     if home_of(root).is_some() {
+        // The link last: without it nobody takes the directory for a formation's and repeats the removal.
         for link in [OWNER, LINK].map(|link| root.join(link)) {
             match std::fs::remove_file(&link) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {

@@ -162,6 +162,7 @@ pub fn enter_namespace_of(pid: u32, shared: &SharedPaths) -> LaunchResult<()> {
             format!("is something else in the mount namespace of process {pid}, where the formation is");
         LaunchError::new(Kind::Refused, object, cause, &format!("name a path that both have, or {remedy}"))
     };
+    // Entering a mount namespace leads to its root directory.
     std::env::set_current_dir(&work_dir).map_err(|_| other(&work_dir))?;
     let changed = shared.changed().or_else(|| work_dir_before.changed());
     changed.map_or(Ok(()), |path| Err(other(path)))

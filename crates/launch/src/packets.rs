@@ -65,6 +65,7 @@ pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, 
         _ => None,
     });
     let descriptors: Vec<OwnedFd> = descriptors.flatten().collect();
+    // No packet is empty, as JSON is not, so nothing is the end.
     if received.bytes == 0 {
         return Ok(None);
     }

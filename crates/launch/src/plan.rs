@@ -195,6 +195,7 @@ pub fn plan(here: &Environment, wishes: &FormationRequest, dir: &StateDir) -> La
     let id: [u8; 16] = random_bytes()?;
     let formation = to_hex(&id);
     let (volumes, own_dirs) = plan_volumes(here, wishes, &formation)?;
+    assert_eq!(volumes.len(), usize::from(wishes.nodes), "nodes that get volumes");
     let nodes = volumes.into_iter().enumerate().map(|(id, volumes)| new_node(here, dir, id as u16, volumes));
     // Once, and not at each start of a daemon: what its names take is not available then.
     let share = memory_share(here.batch.memory, usize::from(wishes.nodes)) / NAMES_PART;

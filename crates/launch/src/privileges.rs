@@ -65,11 +65,14 @@ pub fn enter_namespaces() -> LaunchResult<()> {
         LaunchError::new(Kind::Refused, object, e, remedy)
     };
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+    // Together: the mount namespace belongs to the user namespace then, which gives the right to mount in it.
     // SAFETY: the table of descriptors stays shared; nothing that other threads rely on is parted.
     unsafe { unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }.map_err(|e| refused(e.into()))?;
+    // The kernel demands it of who maps a group without privileges.
     std::fs::write("/proc/self/setgroups", "deny").map_err(refused)?;
     std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).map_err(refused)?;
     std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1")).map_err(refused)?;
+    // Mounts that are made here must not show in the namespace that this is a copy of.
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).map_err(|e| refused(e.into()))
 }

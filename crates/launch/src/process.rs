@@ -35,6 +35,7 @@ impl ProcessId {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (state, seen_ticks) = parse_stat(&stat)?;
         let started_ticks = seen_ticks.saturating_add_signed(-ticks_ahead());
+        // A zombie has closed everything already, and only waits to be asked for its exit code.
         (!matches!(state, 'Z' | 'X')).then_some(ProcessId { pid, started_ticks })
     }
 
@@ -190,12 +191,14 @@ fn parse_stat(stat: &str) -> Option<(char, u64)> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let mut fields = rest.split(' ');
     let state = fields.next()?.chars().next()?;
+    // Field 22 of proc(5); the state, which is read already, is field 3.
     let started = fields.nth(18)?.parse().ok()?;
     Some((state, started))
 }
 
 /// Flags of a process out of the same.
 fn flags(stat: &str) -> Option<u32> {
+    // Field 9 of proc(5).
     stat.rsplit_once(") ")?.1.split(' ').nth(6)?.parse().ok()
 }
 

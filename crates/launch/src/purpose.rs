@@ -142,6 +142,7 @@ fn start_ender(program: &Path, dir: &StateDir) -> LaunchResult<Spawned> {
     let refused = |e: std::io::Error| LaunchError::system("the process that ends the formation", e);
     let log = StateDir::open_log(&dir.supervisor_log())?;
     let mut command = Command::new(program);
+    // Its working directory must not keep a mount of the formation busy.
     command.arg("end").arg(dir.path()).current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     command.spawn().and_then(Spawned::watch).map_err(refused)

@@ -153,6 +153,7 @@ fn look_at(here: &Environment, name: FormationName, claim: ClaimOf, found: &mut 
     };
     let what = match claim.stale.take() {
         None => What::Unfinished(name, claim),
+        // What has gone on elsewhere has its data there; only an old state is left here.
         Some(state) => match why_kept(here, &state).filter(|_| gone_on(&state).is_none()) {
             Some(why) => return found.kept.push(why),
             None => What::Formation(name, claim, Box::new(state)),
@@ -192,6 +193,7 @@ fn dead_mounts(here: &Environment) -> Vec<PathBuf> {
 /// a mount that hangs.
 fn living_in_time() -> Option<BTreeSet<String>> {
     let (sender, answer) = mpsc::channel();
+    // Left behind if it has to wait for a mount that hangs: nothing ends that.
     std::thread::spawn(move || sender.send(living()));
     answer.recv_timeout(LIVING_WAIT).ok()
 }

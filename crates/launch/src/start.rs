@@ -92,6 +92,7 @@ pub fn start(
 pub fn supervise(here: &Environment, dir: PathBuf, program: DaemonProgram) -> LaunchResult<()> {
     let report = take_stdin()?;
     let _already_a_leader = rustix::process::setsid();
+    // It outlives its caller, and must not keep the caller's file system busy.
     std::env::set_current_dir("/").map_err(|e| LaunchError::system("/", e))?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     raise_descriptor_limit();

@@ -536,6 +536,7 @@ impl FormationState {
                 "end its processes and remove the directory",
             )
         };
+        // The head alone first: the rest of another version need not be readable.
         let head: Head = serde_json::from_slice(text).map_err(damaged)?;
         if head.version != STATE_VERSION {
             let cause = format!(

@@ -230,6 +230,7 @@ fn remove_all(
     notice: &mut dyn FnMut(&str),
 ) -> LaunchResult<()> {
     remove_volumes(here, state, notice)?;
+    // While a mount is left the state stays, by which it is found again.
     if state.is_over_hosts() || mounts_of(here, state).is_empty() { dir.remove() } else { Ok(()) }
 }
 

@@ -134,12 +134,15 @@ pub fn share_out(
         let device = devices.get(&place.device).copied().unwrap_or_default();
         let capacity = device.capacity(place, *capacity, nodes, memory_share)?;
         for (node, volumes) in all.iter_mut().enumerate() {
+            // A directory that one node has as a whole is the user's own, and stays.
             let own_dir = nodes > 1;
             let path = if own_dir { place.dir.join(format!("n{node}")) } else { place.dir.clone() };
             let kind = if place.memory { "memory" } else { "disk" };
             volumes.push(VolumeState { path, kind: kind.into(), capacity_bytes: capacity, own_dir });
         }
     }
+    let are_whole = all.iter().all(|volumes| volumes.len() == places.len());
+    assert!(are_whole, "a node lacks one of {} volumes", places.len());
     Ok(all)
 }
 

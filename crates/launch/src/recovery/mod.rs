@@ -77,6 +77,7 @@ pub fn recover(
     check_unused(&old)?;
     let state = again(here, &old, wanted, &claim.dir)?;
     unmount_all(here, &old, notice)?;
+    // The name of a socket outlives its process, and nobody could bind to it.
     claim.dir.remove_sockets()?;
     for root in &state.own_dirs {
         memory_root::adopt(root, &claim.dir)?;
@@ -84,6 +85,7 @@ pub fn recover(
     claim.dir.write(&state)?;
     // It has begun: from here on the directory stays, from whose state it can be made again.
     std::mem::forget(unfinished);
+    // A new one shuts out programs that have survived with the old one.
     claim.dir.make_secret()?;
     remember(here, claim.dir.path(), &state);
     phases.end("volumes");

@@ -60,6 +60,7 @@ pub fn part_again(
     unmount_all(here, &old, &mut |text| log::warn!(error:% = text; "{text}"))?;
     let mut state = anew(here, &old, &claim.dir);
     let started_from = wish.started_from.to_owned();
+    // Until the whole is recovered, whatever ends this part must leave its volumes for another attempt.
     state.part = Some(PartState { bind: wish.bind, started_from, leaves_volumes: true });
     // Its supervisor sees that it is gone; without one, so does a daemon.
     state.owner = Some(ProcessId::current());

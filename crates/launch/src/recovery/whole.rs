@@ -111,6 +111,7 @@ fn whole_of_part(part: FormationState) -> Option<FormationState> {
     let map = part.part.as_ref().and_then(|_| part.map())?;
     let mut hosts: Vec<HostState> = Vec::new();
     for (node, id) in map.nodes.iter().zip(0..) {
+        // Nodes of a host follow each other in the map.
         match hosts.last_mut().filter(|host| host.name == node.host) {
             Some(host) => host.nodes.push(id),
             None => hosts.push(HostState {

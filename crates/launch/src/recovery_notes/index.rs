@@ -148,6 +148,7 @@ fn write(dir: &Path, name: &str, entry: &Entry) -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
     file.write_all(&serde_json::to_vec_pretty(entry)?)?;
+    // Before the rename: after a power failure the name must not lead to an empty file.
     file.sync_all()?;
     std::fs::rename(&unfinished, dir.join(name))?;
     std::fs::File::open(dir)?.sync_all()
@@ -155,6 +156,7 @@ fn write(dir: &Path, name: &str, entry: &Entry) -> std::io::Result<()> {
 
 /// Returns the directory below the user's state directory, if that is the user's.
 fn dir_of(here: &Environment) -> Option<PathBuf> {
+    // The specification of XDG has relative paths ignored.
     let home = here.state_home.as_ref().filter(|home| home.is_absolute())?;
     let nearest = home.ancestors().find_map(|dir| std::fs::metadata(dir).ok())?;
     (nearest.is_dir() && nearest.uid() == here.uid).then(|| home.join("bivouac"))

@@ -11,6 +11,7 @@ use bivouac_wire::FormationMap;
 
 use super::listeners::{open_here, open_ports};
 use super::{Daemon, Report, Supervisor};
+use crate::LaunchResult;
 use crate::adopted::{AdoptedNode, Adoption};
 use crate::handover::SealOutcome;
 use crate::hex::to_hex;
@@ -18,7 +19,6 @@ use crate::packets;
 use crate::recovery_notes::write_notes;
 use crate::restarts::Event;
 use crate::state::{NodeLife, NodeState, VolumeState};
-use crate::{LaunchError, LaunchResult};
 
 impl Supervisor {
     /// Begins to take a node over, or says again where it is.
@@ -64,31 +64,32 @@ impl Supervisor {
         let wanted = |known: &Adoption| (known.node, known.epoch) == (sealed.node, sealed.epoch);
         let Some(at) = self.adoptions.iter().position(wanted) else { return };
         let adoption = self.adoptions.swap_remove(at);
-        let opened = match &sealed.outcome {
-            Ok(dirs) => self.open_adopted(&adoption, dirs),
-            Err(message) => Err(LaunchError::said(crate::Kind::Refused, message.clone())),
+        let Adoption { node, epoch, volumes, .. } = &adoption;
+        let dirs = match &sealed.outcome {
+            Ok(dirs) if dirs.len() == volumes.len() => dirs,
+            other => {
+                let message = match other {
+                    Ok(dirs) => {
+                        format!("node {node} has {} volumes, and {} replicas", volumes.len(), dirs.len())
+                    }
+                    Err(message) => message.clone(),
+                };
+                log::error!(why:% = message; "node {node} cannot be taken over");
+                return self.tell(&Report::NotAdopted { node: *node, epoch: *epoch, message });
+            }
         };
-        match opened {
-            Ok(()) => self.tell_adopted(adoption.node),
-            // The replicas are whole: whoever decides asks again.
-            Err(error) if error.kind() != crate::Kind::Refused => {
-                log::error!(why:% = error; "node {} cannot be taken over yet", adoption.node);
-            }
-            Err(error) => {
-                let message = error.to_string();
-                log::error!(why:% = message; "node {} cannot be taken over", adoption.node);
-                self.tell(&Report::NotAdopted { node: adoption.node, epoch: adoption.epoch, message });
-            }
+        match self.open_adopted(&adoption, dirs) {
+            Ok(()) => self.tell_adopted(*node),
+            // Not reported: the keeper would give the node up. Its replicas are whole, what the system refuses now
+            // (descriptors, room for the state) it may grant later, and the keeper asks again.
+            Err(error) => log::error!(why:% = error; "node {node} cannot be taken over yet"),
         }
     }
 
     /// Opens the sockets of a node whose replicas are sealed. Its daemon waits for the map.
     fn open_adopted(&mut self, adoption: &Adoption, dirs: &[PathBuf]) -> LaunchResult<()> {
         let Adoption { node, epoch, volumes, .. } = adoption;
-        if dirs.len() != volumes.len() {
-            let message = format!("node {node} has {} volumes, and {} replicas", volumes.len(), dirs.len());
-            return Err(LaunchError::said(crate::Kind::Refused, message));
-        }
+        assert_eq!(dirs.len(), volumes.len(), "replicas of node {node}, and its volumes");
         let volume = |(dir, (kind, capacity)): (&PathBuf, &(String, u64))| VolumeState {
             path: dir.clone(),
             kind: kind.clone(),
@@ -97,6 +98,7 @@ impl Supervisor {
         };
         let host = self.state.nodes.first().map(|own| own.host.clone()).unwrap_or_default();
         let mut opening = self.state.clone();
+        // Ports behind the first one belong to the nodes that were here from the start.
         opening.port = 0;
         opening.nodes = vec![NodeState {
             id: *node,

@@ -58,6 +58,7 @@ pub(super) fn open_here(state: &FormationState, ports: Vec<Ports>) -> LaunchResu
             .map_err(|e| LaunchError::system("memory for what is recorded", e))?;
         Ok(NodeHandles { client, peer, unix, grants, recorded })
     };
+    assert_eq!(ports.len(), state.nodes.len(), "nodes with ports");
     state.nodes.iter().zip(ports).map(open).collect()
 }
 

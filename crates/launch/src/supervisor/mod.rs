@@ -585,7 +585,8 @@ impl Supervisor {
         let caller = Some(token);
         daemon.mounts.push(HeldMount { id, node, dir: dir.clone(), device, memory, caller, connection });
         self.places.watch(id, &dir, connection);
-        if own_dir {
+        // Once, however often a mount is made there: the list is written with each state.
+        if own_dir && !self.state.own_dirs.contains(&dir) {
             self.state.own_dirs.push(dir.clone());
         }
         self.state.mounts.push(MountState { id, dir, node, connection, trouble: None });
