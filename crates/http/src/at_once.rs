@@ -33,6 +33,7 @@ impl Drop for Scope {
 /// Runs `act` without blocking; `None` if it would have had to wait.
 pub fn at_once<T>(act: impl FnOnce() -> T) -> Option<T> {
     MODE.set(Mode::AtOnce);
+    // The thread serves other requests next, also after a panic.
     let _scope = Scope;
     let done = act();
     (MODE.get() == Mode::AtOnce).then_some(done)

@@ -107,6 +107,7 @@ impl<P: BodySource + Unpin> hyper::body::Body for PulledBody<P> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         let this = &mut *self;
+        // Before the first piece is given out: the next one is read while that is sent.
         if let PullState::Idle(_) = this.state {
             this.begin();
         }
@@ -119,6 +120,7 @@ impl<P: BodySource + Unpin> hyper::body::Body for PulledBody<P> {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(done) => done,
         };
+        // A task that panicked has taken the producer with it: polled again, the body is at its end.
         this.state = PullState::Over;
         let (producer, made) = match done {
             Ok(done) => done,
@@ -174,6 +176,7 @@ pub fn drop_where_it_may_block(ends: impl Send + 'static) {
 /// The same with what comes of a task, which may be there already.
 pub fn drop_outcome<T: Send + 'static>(task: JoinHandle<T>) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        // The outcome may not be there yet, and nobody may wait for it here.
         runtime.spawn(async move { task.await.map(drop_where_it_may_block) });
     }
 }

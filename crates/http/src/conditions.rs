@@ -83,6 +83,7 @@ pub fn check(method: &Method, headers: &HeaderMap, found: Option<&Attr>) -> Resu
         Some(_) => {}
         None => {
             let since = date(header::IF_UNMODIFIED_SINCE).zip(found);
+            // Dates do not tell states of a file that is being written from each other.
             if since.is_some_and(|(since, attr)| modified(attr) > since || attr.is_being_written()) {
                 return Err(failed());
             }

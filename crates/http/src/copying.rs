@@ -62,6 +62,7 @@ impl Tree {
         if let Some(found) = found {
             self.may_remove(&found)?;
         }
+        // Beside its place: a rename within one directory never leaves the partition.
         let aside = ParentAndName { name: hidden()?, ..place.clone() };
         let made = self.copy_to(from, &aside, copying);
         let landed =
@@ -115,6 +116,7 @@ impl Tree {
                 let change = self.member().change()?;
                 let new = NewInode { mode: mode::DIR | from.mode & mode::PERM, rdev: 0, target: &[] };
                 let made = client.mknod(&change.ctx, to.parent, &to.name, &new)?;
+                // Given back first: each change that a thread holds takes a channel, and attributes need their own.
                 drop(change);
                 self.copy_attributes(from.ino, made.ino)?;
                 Ok(Some(made.ino))

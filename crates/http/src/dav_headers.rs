@@ -99,6 +99,7 @@ pub fn here(url: &str, headers: &HeaderMap) -> Result<Option<RequestPath>, Error
 }
 
 fn with_port(host: &str, scheme: &str) -> String {
+    // The last colon of an IPv6 address is followed by digits and a bracket, which is no port.
     let has_port =
         host.rsplit_once(':').is_some_and(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
     match scheme {

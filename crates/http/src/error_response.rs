@@ -103,6 +103,7 @@ impl From<FsError> for ErrorResponse {
             log::error!(why:% = error; "a request failed");
             return ErrorResponse::new(status, "the formation could not do it; see: bivouac logs");
         }
+        // Without the detail, which may name nodes and paths.
         ErrorResponse::new(status, FsError::from(error.errno()).to_string())
     }
 }

@@ -114,6 +114,7 @@ pub fn create(client: &Client, ctx: &OpCtx, key: &Key) -> FsResult<Key> {
     let mut random = [0; KEY_ID_LEN];
     getrandom::fill(&mut random)
         .map_err(|error| FsError::with(Errno::EIO, format!("draw random bytes: {error}")))?;
+    // 32 divides 256, so that each letter is as likely.
     let letter = |byte: &u8| char::from(*KEY_ID_CHARS.get(usize::from(*byte % 32)).unwrap_or(&b'A'));
     let id = KEY_ID_START.chars().chain(random.iter().map(letter)).collect::<String>();
     assert!(is_id(&id), "a new key would not be found: {id}");
@@ -148,6 +149,7 @@ impl CachedKeys {
 
     /// Like [`find`], with a [cache](CachedKeys::cached).
     pub fn find(&self, client: &Client, id: &str, now: u64) -> FsResult<Option<Key>> {
+        // The time of the question: an answer that took long must not count as fresh for longer.
         let asked = Instant::now();
         let found = find(client, id, now)?;
         let mut known = self.0.lock();

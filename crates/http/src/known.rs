@@ -52,6 +52,7 @@ fn name_of(which: EntryRef<'_>) -> String {
 pub fn tell(client: &Client, identity: Identity<'_>, catalogue: &str, known: &CachedEntry) -> FsResult<()> {
     let Some(text) = known.encode(catalogue) else { return Ok(()) };
     let dir = make_dir(client, identity)?;
+    // Before the new one, for which this makes room.
     prune(client, identity, dir)?;
     let mut random = [0; 8];
     getrandom::fill(&mut random)
@@ -59,27 +60,16 @@ pub fn tell(client: &Client, identity: Identity<'_>, catalogue: &str, known: &Ca
     let new = format!("{NEW}{:016x}", u64::from_le_bytes(random));
     let made = NewInode { mode: mode::FILE | 0o600, rdev: 0, target: &[] };
     let ino = client.create(&identity(), dir, new.as_bytes(), &made, true, false)?.attr.ino;
-    let written = write_all(client, identity, ino, text.as_bytes());
+    let written = client.write(&identity(), ino, 0, text.as_bytes(), false);
     client.close(ino);
     let name = name_of(EntryRef { catalogue, id: &known.manifest.id });
     // Renamed when complete, so a reader sees all of it or nothing.
     let named =
-        written.and_then(|()| client.rename(&identity(), dir, new.as_bytes(), dir, name.as_bytes(), 0));
+        written.and_then(|_| client.rename(&identity(), dir, new.as_bytes(), dir, name.as_bytes(), 0));
     if named.is_err() {
         let _what_is_left_is_pruned = client.unlink(&identity(), dir, new.as_bytes());
     }
     named
-}
-
-fn write_all(client: &Client, identity: Identity<'_>, ino: Ino, bytes: &[u8]) -> FsResult<()> {
-    let mut done = 0;
-    while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
-        match client.write(&identity(), ino, done as u64, rest, false)? {
-            0 => return Err(Errno::EIO.into()),
-            written => done += written,
-        }
-    }
-    Ok(())
 }
 
 /// Returns a stored entry, unless it is too old or has expired.

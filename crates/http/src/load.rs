@@ -39,7 +39,8 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let before = self.0.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "a body ends that was not counted");
     }
 }
 

@@ -230,6 +230,7 @@ impl BodySource for ResponseParts {
             None => Ok(Bytes::new()),
             Some(Part::Text(text)) => Ok(text),
             Some(Part::Range(start, end)) => {
+                assert!(start <= end, "a part from {start} to {end}");
                 let len = (end - start).min(self.share.piece() as u64);
                 if start + len < end {
                     self.left.push(Part::Range(start + len, end));

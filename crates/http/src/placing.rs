@@ -42,6 +42,7 @@ impl Tree {
         seen.map_or(Ok(()), |dir| self.may_remove(&dir))?;
         // Serializes this server's requests for the two names; other servers are excluded by the flags of the rename.
         let alone = self.names.of_both(from, to);
+        // Mostly nothing is there, which the rename finds out by itself.
         match self.move_name(from, to, NOREPLACE) {
             Err(error) if error.errno() == Errno::EEXIST && replace => {}
             moved => return moved.map(|()| PlacementOutcome::New),
@@ -56,12 +57,14 @@ impl Tree {
         if !found.is_dir() && !moving.is_dir() {
             return self.move_name(from, to, 0).map(|()| PlacementOutcome::OnFile);
         }
+        // What is there by now was not looked through yet.
         if seen.is_none_or(|seen| seen.ino != found.ino) {
             self.may_remove(&found)?;
         }
         self.move_name(from, to, EXCHANGE)?;
         // The exchange has succeeded, so the request has, whatever happens to the replaced object.
         let replaced = self.set_aside(from, found.ino);
+        // What was replaced has a hidden name by now, and may take long to be removed.
         drop(alone);
         match replaced {
             Ok(Some(aside)) => self.discard_aside(&aside),

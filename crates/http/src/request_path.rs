@@ -61,6 +61,7 @@ impl RequestPath {
         }
         let rest = path.strip_prefix('/').ok_or("the path does not begin with a slash")?;
         let mut names = Vec::new();
+        // Several slashes are one, as in a mount.
         for part in rest.split('/').filter(|part| !part.is_empty()) {
             let name: Vec<u8> = percent_decode_str(part).collect();
             check(&name)?;

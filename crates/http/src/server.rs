@@ -114,6 +114,7 @@ fn connections_max() -> usize {
 async fn accept(listener: &TcpListener, tls: Option<TlsAcceptor>, service: Arc<Service>) {
     let places = Arc::new(Semaphore::new(connections_max()));
     loop {
+        // Before the connection is accepted: who finds no place waits in the kernel's backlog.
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,

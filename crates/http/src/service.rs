@@ -162,6 +162,7 @@ impl Service {
             })
             .await?;
         }
+        // OPTIONS changes nothing, and browsers ask by it on behalf of other places.
         if parts.method != Method::OPTIONS {
             origin::check(&parts.headers)?;
         }

@@ -41,6 +41,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimeoutStream<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        // Not bounded: heads and bodies have limits of their own.
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }

@@ -200,6 +200,7 @@ impl Tree {
     }
 
     pub(crate) fn may(&self, attr: &Attr, wanted: u32) -> FsResult<()> {
+        // In a mount the kernel looks at permissions; here nobody else does.
         let shift = if self.uid == attr.uid {
             6
         } else if self.groups.contains(&attr.gid) {

@@ -26,6 +26,7 @@ impl UploadClaims {
     /// Claims an upload for a request; no request that came before has it any more.
     pub fn claim(&self, parent: Ino, part: &[u8]) -> UploadClaim {
         let key = (parent, part.to_vec());
+        // Under the lock of the table, where a claim that ends counts the references.
         let last = Arc::clone(self.0.lock().entry(key.clone()).or_default());
         let number = {
             let mut last = last.lock();

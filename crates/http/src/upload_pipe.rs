@@ -42,6 +42,7 @@ impl<S: Sink> Pipe<S> {
 
     async fn flush(&mut self) -> Result<(), ErrorResponse> {
         let mut sink = self.settle().await?;
+        assert!(self.busy.is_none(), "two pieces of an upload are written at once");
         let piece = std::mem::take(&mut self.collected);
         self.busy = Some(spawn_blocking(move || {
             let taken = sink.take(&piece);

@@ -197,6 +197,7 @@ impl Upload {
     /// Notes something about what was written, before it has a name.
     pub fn mark(&self, act: impl FnOnce(&Client, &OpCtx, &Attr) -> FsResult<()>) -> FsResult<()> {
         let (client, ino) = (self.file.tree.client()?, self.file.attr.ino);
+        // What this process has not sent, or alone knows, is not in the attributes yet.
         client.sessions.send_unsent(ino)?;
         client.return_size(ino);
         let attr = client.getattr(ino)?;
@@ -250,6 +251,7 @@ impl Upload {
         let named = self.replace((dir, &beside), replace);
         if named.is_err() {
             match tree.unlink(dir, &beside) {
+                // It was renamed all the same, and only the answer was lost.
                 Err(error) if error.errno() == Errno::ENOENT => {}
                 removed => removed?,
             }

@@ -51,6 +51,7 @@ pub fn lock(
         owner: info.owner,
         key: access.key.id.clone(),
         seconds,
+        // Nobody has the token yet: if this server is killed now, the name is locked for a minute only.
         expires: keys::now() + if is_new { PENDING_S } else { seconds },
         pending: is_new,
     };
@@ -59,6 +60,7 @@ pub fn lock(
         match make_file(tree, asks).and_then(|()| settle(tree, &wanted)) {
             Ok(settled) => wanted = settled,
             Err(refusal) => {
+                // The client gets no token, so nobody could unlock it.
                 release(tree, &wanted)?;
                 return Err(refusal);
             }
@@ -73,9 +75,11 @@ pub fn lock(
 }
 
 fn take(tree: &Tree, all: &mut Vec<Lock>, wanted: &Lock) -> Result<(), ErrorResponse> {
+    // An earlier attempt of this change has been stored.
     if all.iter().any(|lock| lock.token == wanted.token) {
         return Ok(());
     }
+    // Locks of what an application has removed are in nobody's way.
     while let Some(other) = locks::conflicts(all, wanted) {
         if !locks::is_gone(tree, other) {
             let href = if other.path.is_empty() { "/" } else { &other.path };
@@ -209,6 +213,7 @@ pub fn unlock(
     let may_all = access.prefix.names.is_empty();
     locks::change(tree, |all, was_made| {
         let Some(at) = all.iter().position(|lock| lock.token == token && lock.covers(&path)) else {
+            // An earlier attempt of this change has removed it.
             if was_made {
                 return Ok(());
             }

@@ -34,6 +34,7 @@ pub fn patch(
     // Under the lock of the name: a replacement copies the properties, either before or after this change.
     let name = tree.client()?.place_beneath(Ino::ROOT, &target.path(), true)?;
     let _named = tree.names.of(&name).lock();
+    // Once more under the lock: the file may have been replaced since.
     let attr = tree.attr(access, target)?;
     tree.may_change(access, &attr)?;
     let refused = |change: &PropertyChange| props::is_live(named(change));
@@ -44,6 +45,7 @@ pub fn patch(
         };
         changes.iter().map(|change| (named(change), status(change))).collect()
     } else {
+        // All properties are one attribute, which is read, changed and written back.
         let _alone = tree.inodes.of_inode(attr.ino).lock();
         let change = tree.member().change()?;
         let status = match dead_properties::change(tree.client()?, &change.ctx, attr.ino, &changes) {

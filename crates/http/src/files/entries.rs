@@ -58,6 +58,7 @@ fn remove_whole(
     let (place, _) = tree.to_remove(&writing.access, &writing.target)?;
     let alone = tree.names.of(&place).lock();
     let dir = tree.remove_file::<ErrorResponse>(&place, check)?;
+    // Not held while a tree is removed, which may take hours.
     drop(alone);
     Ok(dir.map_or(Ok(()), |dir| tree.remove_all_for(&writing.cancellation, &place, dir)))
 }

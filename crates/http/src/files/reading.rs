@@ -275,6 +275,7 @@ fn describe(
 ) -> Result<(), ErrorResponse> {
     validators(&file.attr, headers);
     headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    // Caches have to ask each time: files change, and keys are revoked.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
     if request.method == Method::HEAD {
         let holders: Vec<u16> = file.holders()?.into_iter().map(|node| node.0).collect();

@@ -166,6 +166,7 @@ pub async fn put(
     let begun_in = Arc::clone(tree);
     let (upload, found, writing) = spawn_blocking(move || {
         let (upload, found) = begun_in.upload(&writing.access, &writing.target).map_err(no_parent)?;
+        // Before the body, which a client that expects 100 (Continue) then need not send.
         conditions::check(&Method::PUT, &writing.headers, found.as_ref())?;
         writing.check_put(&begun_in, found.as_ref())?;
         Ok::<_, ErrorResponse>((upload, found, writing))
@@ -349,6 +350,7 @@ async fn part_done(
                 return Err(mismatch());
             }
         }
+        // It may have been locked since the first part.
         writing.check_put(&tree, found.as_ref())?;
         upload.finish(replace(&writing, found)).map_err(overtaken)
     });

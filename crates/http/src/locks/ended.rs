@@ -22,6 +22,7 @@ pub fn end_if_gone(tree: &Tree, lock: &Lock) -> Result<bool, ErrorResponse> {
     }
     table::change(tree, |all, _| {
         let Some(at) = all.iter().position(|other| other.token == lock.token) else { return Ok(true) };
+        // Once more under the lock: it may have been made anew since.
         let is_gone = is_gone(tree, lock);
         if is_gone {
             all.remove(at);
@@ -34,6 +35,7 @@ pub fn end_if_gone(tree: &Tree, lock: &Lock) -> Result<bool, ErrorResponse> {
 /// is there since.
 pub fn forget(tree: &Tree, seen: &[Lock], target: &RequestPath) -> Result<(), ErrorResponse> {
     let path = lock::path(target);
+    // Mostly there is none, and the table need not be read again.
     if !seen.iter().any(|lock| lock.is_within(&path)) {
         return Ok(());
     }

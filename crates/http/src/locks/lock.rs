@@ -75,6 +75,7 @@ pub struct TokenHolder<'a> {
 
 impl TokenHolder<'_> {
     fn has(&self, lock: &Lock) -> bool {
+        // A token is no secret: PROPFIND shows it to every key.
         lock.key == self.key && self.tokens.contains(&lock.token)
     }
 

@@ -130,6 +130,7 @@ fn make(
         path,
         read_only: true,
         created: now,
+        // It ends with that key in any case, and the page shows when.
         expires: Some(access.key.expires.map_or(end, |own| own.min(end))),
         link: false,
         made_by: Some(access.key.id.clone()),

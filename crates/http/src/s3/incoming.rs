@@ -176,10 +176,12 @@ impl<B: Body<Data = Bytes>> BoundedBody<B> {
         if self.spare < bytes.len() {
             let wanted = (bytes.len() - self.spare).div_ceil(1 << 10);
             let permits = u32::try_from(wanted).map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
+            // Without waiting: bodies that wait for each other's room would never end.
             let permit = Arc::clone(&self.room.0).try_acquire_many_owned(permits);
             self.held.push(permit.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?);
             self.spare += wanted << 10;
         }
+        assert!(self.spare >= bytes.len(), "{} bytes are taken without room", bytes.len());
         self.spare -= bytes.len();
         Ok(())
     }

@@ -278,6 +278,7 @@ impl S3Context {
         check_depth(dir).map_err(error)?;
         let upto = |len| RequestPath { names: dir.names.iter().take(len).cloned().collect(), is_dir: false };
         // If one directory is missing, all below it are.
+        // By halves: a key may have many levels, and each look-up may cost a message.
         let (mut there, mut missing) = (self.access.prefix.names.len(), dir.names.len() + 1);
         while there + 1 < missing {
             let middle = there.midpoint(missing);

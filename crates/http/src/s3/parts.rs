@@ -242,6 +242,7 @@ impl S3Context {
         let from = self.tree.attr(&self.access, &dir).map_err(no_upload)?;
         upload.goes_through(from.ino);
         let tag = self.end(upload, replace, Some(&tag), (&kept, &begun.about))?;
+        // Closed before they are removed, which then frees their space.
         drop(files);
         self.remove_left(&dir);
         Ok(completed(input, &tag, &kept))

@@ -121,6 +121,7 @@ impl S3Context {
         let attr = self.is_bucket(name)?;
         let place = bucket(name)?;
         self.check_locks(&place, ChangeScope::Tree)?;
+        // First: a bucket that stays keeps its uploads.
         self.check_is_empty(attr.ino)?;
         let uploads =
             RequestPath { names: [place.names.clone(), vec![UPLOADS.to_vec()]].concat(), is_dir: false };
