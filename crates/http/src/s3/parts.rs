@@ -51,6 +51,7 @@ struct UploadRecord {
 
 /// Returns the directory of an upload's parts.
 fn place(bucket_name: &str, id: &str) -> S3Result<RequestPath> {
+    // It becomes a name on a path.
     if id.len() != 32 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(s3_error!(NoSuchUpload));
     }
@@ -110,8 +111,10 @@ impl S3Context {
     fn begun(&self, bucket: &str, key: &str, id: &str) -> S3Result<(RequestPath, UploadRecord)> {
         let dir = place(bucket, id)?;
         let attr = self.tree.attr(&self.access, &dir).map_err(no_upload)?;
-        let value = self.tree.client().map_err(error)?.getxattr(attr.ino, UPLOAD);
-        let begun: Option<UploadRecord> = value.ok().and_then(|value| serde_json::from_slice(&value).ok());
+        // Only what is not there is no upload: a client gives it up for good then.
+        let value = marks::optional(self.tree.client().map_err(error)?.getxattr(attr.ino, UPLOAD));
+        let value = value.map_err(no_upload)?;
+        let begun: Option<UploadRecord> = value.and_then(|value| serde_json::from_slice(&value).ok());
         let begun = begun.filter(|begun| begun.key == key).ok_or_else(|| s3_error!(NoSuchUpload))?;
         Ok((dir, begun))
     }
@@ -150,7 +153,11 @@ impl S3Context {
         to: &RequestPath,
         input: &CompleteMultipartUploadInput,
     ) -> S3Result<Option<CompleteMultipartUploadOutput>> {
-        let Ok(attr) = self.tree.attr(&self.access, to) else { return Ok(None) };
+        let attr = match self.tree.attr(&self.access, to) {
+            Ok(attr) => attr,
+            Err(missing) if matches!(missing.errno(), Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
+            Err(other) => return Err(error(other)),
+        };
         let client = self.tree.client().map_err(error)?;
         if !attr.is_file() {
             return Ok(None);
@@ -201,8 +208,11 @@ impl S3Context {
                 return Err(s3_error!(InvalidPartOrder));
             }
             last = number;
-            let Ok(Node::File(file)) = self.tree.open(&self.access, &part(&dir, number)?) else {
-                return Err(s3_error!(InvalidPart));
+            let file = match self.tree.open(&self.access, &part(&dir, number)?) {
+                Ok(Node::File(file)) => file,
+                Ok(Node::Dir(_)) => return Err(s3_error!(InvalidPart)),
+                Err(missing) if missing.errno() == Errno::ENOENT => return Err(s3_error!(InvalidPart)),
+                Err(other) => return Err(error(other)),
             };
             let tag = self.tag(&file.attr)?;
             let said = sums!(part_wanted);
@@ -400,6 +410,7 @@ impl S3Context {
         let mut is_truncated = false;
         for (key, id, attr) in all {
             let common = common(&key);
+            // A prefix is there once, and not again behind the page that had it last.
             if let Some(common) = &common
                 && (prefixes.last() == Some(common)
                     || input.key_marker.as_ref().is_some_and(|at| common <= at))
