@@ -93,6 +93,7 @@ impl<P: BodySource> PulledBody<P> {
 
     fn took(&mut self, piece: &Bytes) {
         if let Some(len) = &mut self.len {
+            assert!(*len >= piece.len() as u64, "{} bytes where {len} are left of an answer", piece.len());
             *len = len.saturating_sub(piece.len() as u64);
         }
     }
@@ -135,6 +136,7 @@ impl<P: BodySource + Unpin> hyper::body::Body for PulledBody<P> {
             }
             Err(error) => {
                 log::warn!(why:% = error; "an answer ends early");
+                // Kept until it is dropped: what it has open is closed on a thread that may block.
                 this.state = PullState::Idle(producer);
                 Poll::Ready(Some(Err(error)))
             }

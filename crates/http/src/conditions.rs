@@ -31,6 +31,7 @@ pub struct ContentState {
 #[must_use]
 pub fn content_state(attr: &Attr) -> ContentState {
     static MOMENTS: AtomicU64 = AtomicU64::new(0);
+    // Random: tags of two servers, or of one before and after a restart, must not be equal by chance.
     let drawn = || RandomState::new().hash_one(MOMENTS.fetch_add(1, Ordering::Relaxed));
     ContentState {
         ino: attr.ino.0,
@@ -151,6 +152,7 @@ pub fn range_holds(headers: &HeaderMap, attr: &Attr) -> bool {
     if seen.starts_with('"') {
         return seen == tag(attr);
     }
+    // Exactly that date (RFC 9110, 13.1.5): with an earlier one the client has another state.
     !attr.is_being_written() && httpdate::parse_http_date(seen).is_ok_and(|date| date == modified(attr))
 }
 

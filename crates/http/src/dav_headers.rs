@@ -87,6 +87,7 @@ pub fn here(url: &str, headers: &HeaderMap) -> Result<Option<RequestPath>, Error
     if let Some(scheme) = uri.scheme_str() {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
         let theirs = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
+        // The name of a user in front of the host makes it no other server.
         let theirs = theirs.rsplit_once('@').map_or(theirs, |(_, host)| host);
         if !with_port(theirs, scheme).eq_ignore_ascii_case(&with_port(host, scheme)) {
             return Ok(None);
@@ -117,6 +118,7 @@ pub fn timeout(headers: &HeaderMap) -> Result<u64, ErrorResponse> {
     let text = one(headers, "timeout")?.unwrap_or_default();
     let said = text.split(',').map(str::trim).find_map(|time| match time.split_once('-') {
         Some((unit, seconds)) if unit.eq_ignore_ascii_case("second") => {
+            // Digits only: more than a number can have are a long time, too.
             seconds.bytes().all(|byte| byte.is_ascii_digit()).then(|| seconds.parse().unwrap_or(LOCK_S_MAX))
         }
         _ => time.eq_ignore_ascii_case("infinite").then_some(LOCK_S_MAX),

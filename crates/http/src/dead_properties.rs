@@ -35,6 +35,7 @@ pub struct DeadProperty {
 pub fn read(client: &Client, ino: Ino) -> FsResult<Vec<DeadProperty>> {
     match client.getxattr(ino, ATTRIBUTE) {
         Ok(value) => Ok(parse(&value)),
+        // What is neither a file nor a directory has no attributes of users.
         Err(error) if matches!(error.errno(), Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
@@ -42,6 +43,7 @@ pub fn read(client: &Client, ino: Ino) -> FsResult<Vec<DeadProperty>> {
 
 fn parse(value: &[u8]) -> Vec<DeadProperty> {
     let mut all: Vec<DeadProperty> = serde_json::from_slice(value).unwrap_or_default();
+    // Users can set the attribute in a mount, and answers have its elements in them as they are.
     all.retain(|given| xml::is_element(&given.element, &given.name));
     all
 }

@@ -99,6 +99,7 @@ impl From<FsError> for ErrorResponse {
             Errno::EINTR => StatusCode::REQUEST_TIMEOUT,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
+        // Space is the user's to make: no fault of the formation, and worth saying.
         if status.is_server_error() && status != StatusCode::INSUFFICIENT_STORAGE {
             log::error!(why:% = error; "a request failed");
             return ErrorResponse::new(status, "the formation could not do it; see: bivouac logs");

@@ -80,6 +80,7 @@ impl Deriver {
     pub fn id_of<'k>(&self, key: &'k str) -> Option<&'k str> {
         let (id, secret) = key.split_once('.').filter(|(id, _)| is_id(id))?;
         let secret = URL_SAFE_NO_PAD.decode(secret).ok()?;
+        // Takes as long for any wrong key, so that none can be guessed byte by byte.
         hmac::verify(&self.0, &text_of(id), &secret).ok().map(|()| id)
     }
 }
@@ -119,6 +120,7 @@ pub fn create(client: &Client, ctx: &OpCtx, key: &Key) -> FsResult<Key> {
     let id = KEY_ID_START.chars().chain(random.iter().map(letter)).collect::<String>();
     assert!(is_id(&id), "a new key would not be found: {id}");
     let value = serde_json::to_vec(key).map_err(|error| FsError::with(Errno::EINVAL, error.to_string()))?;
+    // A key of the same id would get the rights of this one.
     client.setxattr(ctx, Ino::ROOT, &attribute(&id), &value, CREATE)?;
     Ok(Key { id, ..key.clone() })
 }

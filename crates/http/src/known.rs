@@ -160,6 +160,7 @@ fn make_dir(client: &Client, identity: Identity<'_>) -> FsResult<Ino> {
     let new = NewInode { mode: mode::DIR | 0o700, rdev: 0, target: &[] };
     match client.mknod(&identity(), Ino::ROOT, DIR, &new) {
         Ok(made) => Ok(made.ino),
+        // Another command was faster.
         Err(error) if error.errno() == Errno::EEXIST => dir(client)?.ok_or_else(|| Errno::ENOENT.into()),
         Err(error) => Err(error),
     }
@@ -179,6 +180,7 @@ fn dir(client: &Client) -> FsResult<Option<Ino>> {
 }
 
 fn is_own(attr: &Attr) -> bool {
+    // What others write there would lead clients to their servers.
     attr.uid == rustix::process::geteuid().as_raw() && attr.mode & 0o022 == 0
 }
 
@@ -243,6 +245,7 @@ fn prune(client: &Client, identity: Identity<'_>, dir: Ino) -> FsResult<()> {
         }
     }
     kept.sort();
+    // One place is for the new entry.
     let many = kept.len().saturating_sub(ENTRIES_MAX - 1);
     kept.iter().take(many).try_for_each(|(_, name)| remove(client, identity, dir, name))
 }

@@ -96,6 +96,7 @@ impl OpenFiles {
             Entry::Vacant(_) => {}
         }
         assert!(files.len() <= FILES_MAX, "{} files are kept open", files.len());
+        // Known under the lock in which the task sees that nothing is left: there is always one, and only one.
         if is_first {
             runtime.spawn(close_unused(Arc::downgrade(self)));
         }

@@ -17,6 +17,7 @@ pub fn check(headers: &HeaderMap) -> Result<(), ErrorResponse> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let is_own = match (text(FETCH_SITE), text(header::ORIGIN)) {
         // `none`: the user has typed the address, or followed a bookmark.
+        // Other ports of this host, which may be of other users, are `same-site`, and refused.
         (Some(site), _) if !matches!(site, "same-origin" | "none") => false,
         (_, Some(origin)) => {
             let host = text(header::HOST).unwrap_or_default();

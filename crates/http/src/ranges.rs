@@ -61,6 +61,7 @@ fn number(text: &str) -> Option<u64> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
+    // More digits than that are behind the end of any file.
     Some(text.parse().unwrap_or(u64::MAX))
 }
 

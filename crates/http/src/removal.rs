@@ -46,6 +46,7 @@ struct RemovalRules<'a> {
 
 impl RemovalRules<'_> {
     fn allow(&self, place: &ParentAndName, now: &Attr) -> FsResult<()> {
+        // States are without hidden names; the top has got one by now.
         let has = |seen: &TreeState| is_reserved(&place.name) || seen.has(place.parent, &place.name, now);
         if self.seen.is_none_or(has) { Ok(()) } else { Err(Errno::EBUSY.into()) }
     }
@@ -209,6 +210,7 @@ impl Tree {
                             level.cookie = 0;
                             continue;
                         }
+                        // That somebody else has removed it is an error for the top alone.
                         Err(error) if error.errno() != Errno::ENOENT || levels.len() == 1 => {
                             return Err(stopped(&levels, error));
                         }

@@ -21,6 +21,7 @@ pub fn behind<'a>(path: &'a str, place: &str) -> Option<&'a str> {
 }
 
 /// Characters that are encoded in a path.
+// Also what means something in XML and HTML: paths are written into both as they are.
 const ESCAPED: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')

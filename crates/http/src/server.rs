@@ -141,6 +141,7 @@ async fn greet(stream: TcpStream, tls: Option<TlsAcceptor>, service: Arc<Service
         None => converse(stream, service).await,
         Some(tls) => match tokio::time::timeout(GREETING_MAX, tls.accept(stream)).await {
             Ok(Ok(stream)) => converse(stream, service).await,
+            // Strangers can cause it, and must not fill the log.
             Ok(Err(error)) => log::debug!(why:% = error; "a client could not agree on TLS"),
             Err(_) => log::debug!("a client did not agree on TLS in time"),
         },

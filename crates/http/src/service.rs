@@ -154,6 +154,7 @@ impl Service {
                     (access, _) => access?,
                 };
                 match (read(&self.tree, &access, &self.own, &reading), route) {
+                    // A file at that path comes before the page.
                     (Err(refusal), Some(route)) if refusal.status() == StatusCode::NOT_FOUND => {
                         self.page(route, &reading.headers)
                     }

@@ -130,7 +130,7 @@ impl Tree {
     pub fn access(&self, id: &str) -> FsResult<Option<Access>> {
         let Some(key) = self.key(id)? else { return Ok(None) };
         let Some(by) = &key.made_by else { return self.access_by(key).map(Some) };
-        // A derived key is valid as long as its parent.
+        // A derived key is valid as long as its parent, and is the parent of none.
         let Some(above) = self.key(by)?.filter(|above| above.made_by.is_none()) else { return Ok(None) };
         let above = self.access_by(above)?;
         let prefix = prefix_of(&key)?;

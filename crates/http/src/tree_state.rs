@@ -17,6 +17,7 @@ pub struct TreeState(HashSet<u64>);
 impl TreeState {
     /// Creates the snapshot of a single object. A rename of it changes its ctime.
     pub(crate) fn of(top: &Attr) -> TreeState {
+        // What changes a directory is in it, and counts for itself.
         let content = (!top.is_dir()).then(|| content_state(top));
         TreeState(HashSet::from([sum_of((top.ino, top.mode, content))]))
     }
@@ -38,6 +39,7 @@ impl TreeState {
 }
 
 fn sum_of(seen: impl Hash) -> u64 {
+    // Sums stand for what they are of: a tree may have millions of entries.
     let mut hasher = DefaultHasher::new();
     seen.hash(&mut hasher);
     hasher.finish()

@@ -58,6 +58,7 @@ impl<S: Sink> Pipe<S> {
             return Ok(sink);
         }
         let over = || ErrorResponse::new(StatusCode::INTERNAL_SERVER_ERROR, "the upload has failed");
+        // With neither, the sink has gone with an earlier failure.
         let (sink, taken) = self.busy.take().ok_or_else(over)?.await?;
         match taken {
             Ok(()) => Ok(sink),

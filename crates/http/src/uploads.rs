@@ -246,6 +246,7 @@ impl Upload {
             }
         }
         self.keep_given()?;
+        // Else the link has found something, or something has to be there.
         let is_new = self.through.is_some() && tree.at(&self.place)?.is_none();
         let (dir, beside) = self.name_beside()?;
         let named = self.replace((dir, &beside), replace);

@@ -51,6 +51,7 @@ pub fn with_root<T>(
 ) -> Result<T, ErrorResponse> {
     let text =
         std::str::from_utf8(body).map_err(|_| ErrorResponse::bad_request("the body is not XML in UTF-8"))?;
+    // Without DTDs: their entities can make a short body long.
     let options = ParsingOptions { allow_dtd: false, nodes_limit: NODES_MAX, ..ParsingOptions::default() };
     let document = Document::parse_with_options(text, options).map_err(|error| {
         ErrorResponse::bad_request(format!("the body is not XML that is understood: {error}"))
@@ -111,6 +112,7 @@ pub fn name_of(node: Node<'_, '_>) -> Name {
 #[must_use]
 pub fn is_element(text: &str, name: &Name) -> bool {
     let options = ParsingOptions { allow_dtd: false, nodes_limit: NODES_MAX, ..ParsingOptions::default() };
+    // An XML declaration in front of it would be in the middle of an answer.
     text.starts_with(&format!("<{}", name.local))
         && Document::parse_with_options(text, options).is_ok_and(|document| {
             let root = document.root_element();

@@ -73,6 +73,7 @@ pub fn proppatch(body: &[u8]) -> Result<Vec<PropertyChange>, ErrorResponse> {
                     let text = "what is to be given is longer than a file can be given: 64 KiB";
                     let too_long = || ErrorResponse::new(StatusCode::INSUFFICIENT_STORAGE, text);
                     let element = element(node, room).ok_or_else(too_long)?;
+                    assert!(element.len() <= room, "an element is longer than {room} bytes");
                     room -= element.len();
                     changes.push(PropertyChange::Set(name_of(node), element));
                 } else if is(part, "remove") {

@@ -36,6 +36,7 @@ pub struct PropfindRequest {
 pub fn find(tree: &Arc<Tree>, finding: PropfindRequest) -> Result<Response<Body>, ErrorResponse> {
     let PropfindRequest { access, target, headers, body } = finding;
     let depth = dav_headers::depth(&headers)?.unwrap_or(Depth::Infinity);
+    // A server may refuse it (RFC 4918, 9.1): the answer would be as large as the formation.
     if depth == Depth::Infinity {
         return Err(ErrorResponse::xml(StatusCode::FORBIDDEN, xml::error("propfind-finite-depth", None)));
     }
@@ -137,6 +138,7 @@ impl PropfindAnswer {
                     thing.write(local, &mut has);
                 }
                 given()?.iter().for_each(|given| has.push_str(&given.element));
+                // Those of other namespaces are there already, or not at all.
                 let besides = besides.iter().filter(|name| name.space == DAV);
                 for name in besides.filter(|name| !thing.said().any(|said| said == name.local)) {
                     thing.write(&name.local, &mut has);
@@ -155,6 +157,7 @@ impl PropfindAnswer {
                 }
             }
         }
+        // Each response has one propstat at least (RFC 4918, 14.24).
         if !has.is_empty() || lacks.is_empty() {
             write_status(&has, StatusCode::OK, text);
         }

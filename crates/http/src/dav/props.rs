@@ -71,6 +71,7 @@ impl LiveProperties<'_> {
             "resourcetype" => Some(if is_dir { "<D:collection/>".into() } else { String::new() }),
             "supportedlock" => Some(SUPPORTED_LOCKS.into()),
             "lockdiscovery" => Some(self.locks.iter().map(|lock| active(lock)).collect()),
+            // A link's size is that of its text, which no GET sends.
             "getcontentlength" if !is_dir => Some(if attr.is_file() { attr.size } else { 0 }.to_string()),
             "getcontenttype" if !is_dir => Some(content_type(self.name).into()),
             "quota-available-bytes" => space(|space| space.blocks_free),

@@ -50,6 +50,7 @@ impl Transfer {
         if to == from {
             return overlap("the Destination is what is to go there");
         }
+        // A directory without what is in it can be copied into itself.
         if to.below(&from).is_some() && (!is_copy || dav_headers::depth(&headers)? != Some(Depth::Zero)) {
             return overlap("the Destination is inside of what is to go there");
         }
@@ -77,6 +78,7 @@ pub fn transfer(tree: &Arc<Tree>, transfer: &Transfer) -> Result<Response<Body>,
         return Err(ErrorResponse::bad_request(text));
     }
     let attr = if *is_copy { tree.attr(access, from)? } else { moved(tree, access, from)? };
+    // As for a change: with 304 a client would take it for done.
     conditions::check(&Method::PUT, headers, Some(&attr))?;
     let all = check_locks(tree, transfer)?;
     let landed = match is_copy {
@@ -127,6 +129,7 @@ fn copy_all(
     let why_not = RefCell::new(None);
     let ask = |copied| {
         let asked = check_locks(tree, transfer).and_then(|_| may_land(copied));
+        // Below, errors are those of the formation: the refusal itself goes past it.
         asked.map_err(|refusal| {
             why_not.replace(Some(refusal));
             FsError::from(Errno::EBUSY)
@@ -166,6 +169,7 @@ fn move_all(
         landed => return landed.map_err(refused),
     }
     // Between partitions files are copied; and only what was copied is removed.
+    // Asked before, as the copy would be for nothing.
     tree.may_remove(attr)?;
     let changed = |text| ErrorResponse::new(StatusCode::CONFLICT, text);
     let was_copied = Cell::new(TreeState::default());

@@ -151,6 +151,7 @@ impl BodySource for Archive {
 }
 
 fn header(attr: &Attr, kind: EntryType, size: u64) -> Header {
+    // In GNU's format names and sizes may have any length.
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
     header.set_mode(attr.mode & mode::PERM);

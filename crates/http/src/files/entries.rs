@@ -29,6 +29,7 @@ pub fn delete(tree: &Arc<Tree>, writing: &WriteRequest) -> Result<Response<Body>
     let check = |found: &Attr| {
         conditions::check(&Method::DELETE, headers, Some(found))?;
         let compares = says_state || conditions::compares_content(headers);
+        // The home compares once more: until then the file may change.
         Ok(compares.then_some(ExpectedFile { ino: found.ino, data_version: Some(found.data_version) }))
     };
     if writing.removes_all()? {

@@ -137,6 +137,7 @@ fn row(name: &[u8], attr: &Attr, text: &mut String) {
     let size = if attr.is_file() { attr.size.to_string() } else { String::new() };
     let changed = httpdate::fmt_http_date(modified(attr));
     let (link, shown) = (encoded(name), escape_markup(&String::from_utf8_lossy(name)));
+    // With `./`: a colon in a name would end the scheme of a URL.
     let _to_a_text =
         writeln!(text, "<tr><td><a href=\"./{link}{slash}\">{shown}{slash}</a><td>{size}<td>{changed}");
 }

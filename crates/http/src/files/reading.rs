@@ -176,6 +176,7 @@ fn send(
     let attr = file.attr;
     check(&request.method, &request.headers, Some(&attr))?;
     let ranges = match request.headers.get(header::RANGE).and_then(|value| value.to_str().ok()) {
+        // Of other methods the header is ignored (RFC 9110, 14.2).
         Some(range) if request.method == Method::GET && range_holds(&request.headers, &attr) => {
             wanted(range, attr.size)
         }
@@ -211,6 +212,7 @@ fn send(
     });
     let len = len.sum();
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(len));
+    // An answer without parts is at its end from the start, as that of an empty file.
     left.retain(|part| !matches!(part, Part::Range(start, end) if start == end));
     left.reverse();
     let body =
@@ -229,6 +231,7 @@ pub fn first_and_rest(file: OpenFile, left: Vec<Part>, len: u64) -> Result<Body,
         return Ok(full(Bytes::new()));
     }
     let first = sent.produce().map_err(|error| {
+        // Not an error of the file: it is read again where that may take time.
         if at_once::may_not_wait() {
             return ErrorResponse::from(at_once::not_at_hand());
         }
@@ -277,6 +280,7 @@ fn describe(
     headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     // Caches have to ask each time: files change, and keys are revoked.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
+    // Not with each GET, as it costs questions to the formation.
     if request.method == Method::HEAD {
         let holders: Vec<u16> = file.holders()?.into_iter().map(|node| node.0).collect();
         let (stripe, nodes, own_nodes) = (file.attr.layout.stripe, joined(&holders), joined(&own.nodes));

@@ -37,6 +37,7 @@ async fn next(body: &mut Incoming) -> Result<Option<Bytes>, ErrorResponse> {
             return Ok(None);
         };
         let broken = |_| ErrorResponse::bad_request("the body ends before its end");
+        // Trailers are passed over.
         if let Ok(bytes) = frame.map_err(broken)?.into_data() {
             return Ok(Some(bytes));
         }
@@ -48,11 +49,9 @@ pub fn text(headers: &HeaderMap, name: impl header::AsHeaderName) -> Option<&str
 }
 
 /// Returns the expected digest of the body: either header has that of a whole file.
-fn expected(headers: &HeaderMap, is_whole: bool) -> Result<Option<Digest>, ErrorResponse> {
+fn expected(headers: &HeaderMap) -> Result<Option<Digest>, ErrorResponse> {
     for name in ["content-digest", "repr-digest"] {
-        let Some(header) = text(headers, name).filter(|_| is_whole || name == "content-digest") else {
-            continue;
-        };
+        let Some(header) = text(headers, name) else { continue };
         if let Some(digest) = digests::said(header).map_err(ErrorResponse::bad_request)? {
             return Ok(Some(digest));
         }
@@ -162,7 +161,7 @@ pub async fn put(
         let text = "a part says where it belongs: Content-Range: bytes FIRST-LAST/SIZE";
         return Err(ErrorResponse::bad_request(text));
     }
-    let expected = expected(headers, true)?;
+    let expected = expected(headers)?;
     let begun_in = Arc::clone(tree);
     let (upload, found, writing) = spawn_blocking(move || {
         let (upload, found) = begun_in.upload(&writing.access, &writing.target).map_err(no_parent)?;
@@ -252,7 +251,7 @@ async fn put_part(
     if range.total == 0 {
         return Err(ErrorResponse::bad_request("an empty file has no parts: PUT it whole"));
     }
-    let expected = expected(headers, true)?;
+    let expected = expected(headers)?;
     let (ended_in, tree, id) = (Arc::clone(tree), Arc::clone(tree), id.to_owned());
     let begun = spawn_blocking(move || {
         let WriteRequest { access, target, headers, .. } = &writing;
@@ -283,6 +282,7 @@ async fn put_part(
     }
     let share = upload.share();
     let mut pipe = Pipe::new(upload, share);
+    assert!(first < last, "a part from {first} to {last}");
     let (mut left, mut body) = (last - first, body);
     // Whatever ends the body, what has come counts: it is passed on to the upload before the refusal.
     let failed = loop {
@@ -334,6 +334,7 @@ async fn part_done(
         Some(_) => Some(Arc::clone(long).acquire_owned().await.map_err(|_| over())?),
         None => None,
     };
+    // Only the digest ends with the client: the upload stays, and the request can be repeated.
     let cancellation = Cancellation::default();
     let _cancel_on_drop = cancellation.cancel_on_drop();
     let tree = Arc::clone(tree);

@@ -53,6 +53,7 @@ pub fn parse(text: &str) -> Result<Vec<ConditionList>, &'static str> {
         }
         let (conditions, behind) = list(rest)?;
         count += conditions.len();
+        // A resource is that of all lists behind it, up to the next one.
         lists.push(ConditionList { about: about.clone(), conditions });
         if lists.len() > LISTS_MAX || count > CONDITIONS_MAX {
             return Err("the If header has too many conditions");

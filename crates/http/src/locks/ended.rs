@@ -12,6 +12,7 @@ use crate::tree::Tree;
 pub fn is_gone(tree: &Tree, lock: &Lock) -> bool {
     let Ok(target) = RequestPath::parse(&format!("/{}", lock.path)) else { return false };
     let found = tree.client().and_then(|client| client.find(&target.path(), true));
+    // Where a lock is pending there is nothing yet.
     !lock.pending && found.is_err_and(|error| matches!(error.errno(), Errno::ENOENT | Errno::ENOTDIR))
 }
 

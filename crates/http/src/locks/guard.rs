@@ -32,6 +32,7 @@ impl LockConditions {
         let Some(text) = dav_headers::condition(headers)? else { return Ok(LockConditions::default()) };
         let lists = condition::parse(text).map_err(ErrorResponse::bad_request)?;
         let states = lists.iter().flat_map(|list| &list.conditions).map(|condition| &condition.state);
+        // Also those behind Not: what is in the header is submitted (RFC 4918, 10.4.1).
         let tokens = states.filter_map(|state| match state {
             RequiredState::Token(token) => Some(token.clone()),
             RequiredState::Tag(_) => None,

@@ -47,6 +47,7 @@ pub fn path(target: &RequestPath) -> String {
 
 /// Returns whether a path is below another one.
 fn is_below(path: &str, top: &str) -> bool {
+    // `/ab` is not below `/a`.
     path.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'))
 }
 

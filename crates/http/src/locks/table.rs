@@ -72,6 +72,7 @@ pub fn change<T>(
     tree: &Tree,
     mut act: impl FnMut(&mut Vec<Lock>, bool) -> Result<T, ErrorResponse>,
 ) -> Result<T, ErrorResponse> {
+    // Only other servers have to be competed with.
     let _alone = tree.lock_table.lock();
     let client = tree.client()?;
     let mut was_made = false;

@@ -151,6 +151,7 @@ fn revoke(tree: &Tree, key: &Key) -> FsResult<()> {
 
 fn end(tree: &Tree, access: &Access, query: Option<&str>) -> Result<Value, ErrorResponse> {
     let id = value(query, "id")?.ok_or_else(|| ErrorResponse::bad_request("the parameter id is missing"))?;
+    // Whether a key of somebody else has that id is not told.
     let found = keys::find(tree.client()?, &id, keys::now())?.filter(|key| is_by(key, access));
     let missing =
         || ErrorResponse::new(StatusCode::NOT_FOUND, "your key has no such link; it may have ended");

@@ -158,6 +158,7 @@ impl DeclaredChecksums {
             return Err(S3Error::with_message(S3ErrorCode::InvalidRequest, text));
         }
         let announced = announced(&request.headers)?;
+        // Empty until all of the body was read.
         let trailers = request.trailing_headers.take();
         if !announced.is_empty() && trailers.is_none() {
             return Err(s3_error!(InvalidRequest, "trailers come behind a body by chunks (aws-chunked)"));

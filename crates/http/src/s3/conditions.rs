@@ -146,6 +146,7 @@ impl WriteConditions {
     pub fn replace(&self, found: Option<(&Attr, &str)>) -> S3Result<Replace> {
         match (&self.if_match, &self.if_none_match, found) {
             (None, None, _) => Ok(Replace::Always),
+            // As S3 answers, where HTTP has 412.
             (Some(_), _, None) => Err(s3_error!(NoSuchKey)),
             (None, Some(_), None) => Ok(Replace::Never),
             (Some(ETagCondition::Any), None, Some(_)) => Ok(Replace::Existing),

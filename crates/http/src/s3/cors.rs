@@ -87,6 +87,7 @@ impl Rule {
         if !own.origins.iter().chain(&own.headers).all(has_one_star) {
             return Err(s3_error!(InvalidRequest, "AllowedOrigin and AllowedHeader have one * at most"));
         }
+        // Later nobody could be told that a header cannot be sent.
         let is_shown = |text: &String| HeaderValue::from_str(text).is_ok();
         if !own.origins.iter().chain(&own.headers).chain(&own.exposed).all(is_shown) {
             return Err(s3_error!(InvalidRequest, "a rule has what headers of HTTP can say"));
@@ -150,6 +151,7 @@ pub fn rules(tree: &Tree, bucket_name: &str) -> FsResult<Vec<Rule>> {
         Err(other) => return Err(other),
     };
     let kept = optional(client.getxattr(attr.ino, CORS))?;
+    // Users can set the attribute in a mount: what makes no sense allows nothing.
     Ok(kept.and_then(|value| serde_json::from_slice(&value).ok()).unwrap_or_default())
 }
 

@@ -19,6 +19,7 @@ impl BucketDomain {
     /// domain have none, and have it in the path.
     fn bucket(&self, host: &str) -> Option<String> {
         let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+        // Full names may be written with a dot at their end.
         let name = name.trim_end_matches('.').to_ascii_lowercase();
         let bucket = name.strip_suffix(&self.0)?.strip_suffix('.')?;
         if bucket.is_empty() { None } else { Some(bucket.to_owned()) }

@@ -126,6 +126,7 @@ pub async fn complete(mut response: Response<Body>, id: &str) -> Response<Body> 
         response.headers_mut().insert(REQUEST_ID, value);
     }
     let status = response.status();
+    // It has no body (RFC 9110, 15.4.5).
     if status == StatusCode::NOT_MODIFIED {
         response.headers_mut().remove(header::CONTENT_TYPE);
         *response.body_mut() = full(Bytes::new());
@@ -145,6 +146,7 @@ pub async fn complete(mut response: Response<Body>, id: &str) -> Response<Body> 
     let completed = completed(status, &String::from_utf8_lossy(&given), id);
     let whole = completed.map_or(given, Bytes::from);
     parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+    // It is that of the body that was given.
     parts.headers.remove(header::CONTENT_LENGTH);
     Response::from_parts(parts, full(whole))
 }

@@ -85,6 +85,7 @@ fn taken(method: &Method, uri: &Uri, headers: &HeaderMap, place: BucketPosition)
     }
     let says = |name: &str| headers.get(name).map(HeaderValue::as_bytes);
     match says(CONTENT_SHA256) {
+        // Links are signed without a digest of the body.
         _ if says(header::AUTHORIZATION.as_str()).is_none() => BodyHandling::AsItComes,
         Some(sum) if sum == UNSIGNED.as_bytes() => BodyHandling::AsItComes,
         Some(sum) if BY_CHUNKS.iter().any(|known| sum == known.as_bytes()) => BodyHandling::ByChunks,
@@ -217,6 +218,7 @@ where
             }
             Poll::Ready(None) => Poll::Ready(None),
             Poll::Pending => {
+                // Looked at only while nothing comes: a body that comes without a pause is bounded by its length.
                 let is_over = this.end.as_mut().is_some_and(|end| end.as_mut().poll(context).is_ready());
                 if is_over || this.silence.as_mut().poll(context).is_ready() {
                     return Poll::Ready(Some(Err(this.refuse(StatusCode::REQUEST_TIMEOUT))));

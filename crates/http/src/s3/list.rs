@@ -74,6 +74,7 @@ impl S3Context {
                 .filter_map(|entry| Some((String::from_utf8(entry.name).ok()?, entry.attr?)));
             all.extend(named.filter(|(name, _)| !is_reserved(name.as_bytes())));
         }
+        // With their slash, as keys have it: `a.b` comes before what is in `a`.
         let key =
             |(name, attr): &(String, Attr)| if attr.is_dir() { format!("{name}/") } else { name.clone() };
         all.sort_by_cached_key(key);
@@ -131,6 +132,7 @@ impl S3Context {
             if attr.is_dir() {
                 let key = format!("{key}/");
                 let may_have = key.starts_with(&page.prefix) || page.prefix.starts_with(&key);
+                // Behind the last key of the page before, more may follow in its directory.
                 if !may_have || !(page.is_behind(&key) || page.after.starts_with(&key)) {
                     continue;
                 }
@@ -167,6 +169,7 @@ impl S3Context {
             None => (key, attr),
         };
         let is_last = page.found.last().is_some_and(|(last, _)| *last == key);
+        // A prefix that was the last entry of the page before has further keys, and is not listed again.
         if attr.is_none() && (is_last || !page.is_behind(&key)) {
             return;
         }

@@ -143,6 +143,7 @@ impl S3Front {
             let status = response.status().as_u16();
             log::warn!("S3 request {id} was answered {status}: {method} {path}");
         }
+        // Refusals, too: without the headers a page could not read why.
         if let (Some(origin), Some(bucket)) =
             (origin.as_ref().and_then(|origin| origin.to_str().ok()), bucket)
         {
@@ -201,6 +202,7 @@ impl S3Front {
         let (body, cause) = BoundedBody::new(body, said, place, &self.room)?;
         let request = Request::from_parts(parts, s3s::Body::http_body_unsync(body));
         let answered = with_key_noted(self.service.call(request)).await;
+        // First, as the service only knows that the body broke off.
         if let Some(status) = cause.get() {
             return Err(incoming::refusal(*status));
         }
@@ -262,6 +264,7 @@ struct S3Context {
 impl S3Context {
     /// Refuses to change a resource that is locked by WebDAV.
     fn check_locks(&self, place: &RequestPath, reach: ChangeScope) -> S3Result<()> {
+        // S3 has no header for lock tokens.
         let headers = HeaderMap::new();
         let asks = RequestHead { access: &self.access, target: place, headers: &headers };
         let checked = LockConditions::default().check(&self.tree, asks, &[(place, reach)]);

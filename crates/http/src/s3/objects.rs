@@ -255,6 +255,7 @@ impl S3Context {
         };
         let tag = empty_tag();
         let replace = conditions.replace(found.as_ref().map(|attr| (attr, tag.as_str())))?;
+        // Only one of several requests makes it: `make_dirs` is content with what is there.
         if replace == Replace::Never {
             let (mut above, own) = (place.clone(), RequestPath { is_dir: false, ..place.clone() });
             above.names.pop();
@@ -288,6 +289,7 @@ impl S3Context {
                 Err(other) => return Err(not_below(other)),
             }
         }
+        // All of it is there, and may be something else than directories.
         if missing > dir.names.len() {
             return self.tree.make_dirs(&self.access, dir).map_err(not_below);
         }
@@ -383,6 +385,7 @@ impl S3Context {
         if !(1..=BUCKETS_MAX).contains(&max) {
             return Err(s3_error!(InvalidArgument, "max-buckets is a number from 1 to {BUCKETS_MAX}"));
         }
+        // Other directories have names that no request can name.
         let is_listed = |name: &str| {
             s3s::path::check_bucket_name(name)
                 && name.starts_with(&prefix)
@@ -417,6 +420,7 @@ impl S3Context {
             Ok(Node::File(file)) => Ok(file),
             Ok(Node::Dir(_)) => Err(s3_error!(NoSuchKey)),
             Err(missing) if missing.errno() == Errno::ENOENT => {
+                // Says so if it is the bucket that is missing.
                 self.is_bucket_of(place)?;
                 Err(s3_error!(NoSuchKey))
             }

@@ -38,6 +38,7 @@ impl S3Access for RequestGate {
 pub fn check_form_head(headers: &HeaderMap, query: Option<&str>) -> Result<(), ErrorResponse> {
     let is_ours = |name: &str| name.to_ascii_lowercase().starts_with("x-amz-");
     let has_header = headers.keys().any(|name| is_ours(name.as_str()) || *name == header::AUTHORIZATION);
+    // Decoded, as the service has them: a name may be written in several ways.
     if !has_header
         && !parameters(query).any(|(name, _)| is_ours(&percent_decode_str(name).decode_utf8_lossy()))
     {
@@ -133,6 +134,7 @@ fn is_condition(name: &str) -> bool {
 /// Returns whether a condition names several tags, which the service would take for one.
 fn lists_tags(value: &HeaderValue) -> bool {
     let quotes = value.as_bytes().iter().filter(|byte| **byte == b'"').count();
+    // `*` has none.
     !matches!(quotes, 0 | 2)
 }
 
@@ -183,6 +185,7 @@ fn check(operation: &str, headers: &HeaderMap, query: Option<&str>) -> S3Result<
         if name == "versionId" && !matches!(value, None | Some("" | "null")) {
             return Err(no_version());
         }
+        // SDKs add `x-id`, which only repeats what the operation is.
         let is_plain = name == "x-id" || name.to_ascii_lowercase().starts_with("x-amz-");
         if known.is_some_and(|known| !is_plain && !known.contains(&&*name)) {
             return Err(refused(format!("{operation} has no parameter {name} here; send it without")));
