@@ -61,6 +61,7 @@ pub fn files_of(pid: u32) -> LaunchResult<Files> {
     let program = std::fs::read_to_string(root.join("comm")).unwrap_or_default().trim().to_owned();
     let maps = std::fs::read(root.join("maps")).unwrap_or_default();
     let mut mapped: Vec<PathBuf> = maps.split(|byte| *byte == b'\n').filter_map(mapped_file).collect();
+    // A library has several lines, one behind the other.
     mapped.dedup();
     Ok(Files { program, descriptors, mapped })
 }
@@ -119,6 +120,7 @@ fn mapped_for_writing(line: &[u8], mounts: &[MountEntry]) -> Option<u64> {
     let connection = device.strip_prefix("00:").and_then(|minor| u32::from_str_radix(minor, 16).ok())?;
     let is_ours = mounts.iter().any(|entry| entry.connection == connection);
     let ino = fields.next()?.parse().ok()?;
+    // What is stored in a private mapping (`p`) never gets there.
     (is_ours && perms.as_bytes().get(1) == Some(&b'w') && perms.ends_with('s')).then_some(ino)
 }
 

@@ -74,6 +74,7 @@ impl Batch {
     /// host.
     #[must_use]
     pub fn formation_name(&self) -> Option<FormationName> {
+        // Flux and PBS have others as well, which no name has: `ƒ2oLkTLb`, `12[3].server`.
         let allowed = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         let number: String = self.job.as_deref()?.chars().filter(allowed).take(JOB_LEN_MAX).collect();
         if number.is_empty() { None } else { format!("job-{number}").parse().ok() }

@@ -43,6 +43,7 @@ fn bind(wanted: SocketAddr, option: &'static str) -> LaunchResult<TcpListener> {
         LaunchError::new(Kind::Refused, format_args!("{option} {wanted}"), error.to_string(), &remedy)
     };
     let listener = TcpListener::bind(wanted).map_err(refused)?;
+    // The standard library chooses the length of the queue itself; a second call changes it.
     rustix::net::listen(&listener, BACKLOG).map_err(|error| refused(error.into()))?;
     Ok(listener)
 }

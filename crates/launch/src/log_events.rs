@@ -104,6 +104,7 @@ impl Event {
     /// Says why, in the words of an error, which end with what to do about it: `cause; remedy`.
     #[must_use]
     pub fn because(self, error: &str) -> Event {
+        // The last one, since a cause may have semicolons in it.
         let (why, remedy) = match error.rsplit_once("; ") {
             Some((why, remedy)) => (why, Some(remedy.to_owned())),
             None => (error, None),

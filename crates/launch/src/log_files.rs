@@ -55,6 +55,7 @@ impl StateDir {
         let path = self.path().join(format!("{name}.log"));
         let file = File::open(&path).map_err(|error| failed(&path, &error))?;
         let len = file.metadata().map_err(|error| failed(&path, &error))?.len();
+        // Whoever asks may name any number of bytes, and they are reserved here.
         let most = most.min(usize::try_from(len.saturating_sub(offset)).unwrap_or(most));
         let (mut bytes, mut done) = (vec![0; most], 0);
         while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {

@@ -70,6 +70,7 @@ pub enum WhenBusy {
 /// Who uses it, when that is a reason to refuse; otherwise what the system refused.
 pub fn unmount(here: &Environment, dir: &Path, when_busy: WhenBusy, dead: bool) -> LaunchResult<Unmounted> {
     let plain = UnmountFlags::NOFOLLOW;
+    // What waits for a dead one fails in any case, so nobody has to leave it first.
     let first = if dead { plain | UnmountFlags::FORCE | UnmountFlags::DETACH } else { plain };
     // Without a look at who uses it: that reads every process of the machine, and mostly nobody does.
     let mut result = rustix::mount::unmount(dir, first);
@@ -105,6 +106,7 @@ fn unmount_with_helper(here: &Environment, dir: &Path, when_busy: WhenBusy) -> L
         let cause = "may not be unmounted by this user, and fusermount3 is not installed";
         LaunchError::new(Kind::Refused, dir.display(), cause, "install fuse3, or ask the administrator")
     })?;
+    // Before the helper runs: what is detached is at no path where it could be looked for.
     let users = users_of(dir);
     let lazily = when_busy == WhenBusy::Detach;
     let mut command = Command::new(&helper);
@@ -128,8 +130,10 @@ pub fn is_dead(dir: &Path) -> bool {
     let (sender, answer) = mpsc::channel();
     let dir = dir.to_owned();
     // One that lives and does not answer holds this thread, not the command.
-    std::thread::spawn(move || sender.send(rustix::fs::statfs(&dir).map(drop)));
-    answer.recv_timeout(DEAD_WAIT) == Ok(Err(Errno::NOTCONN))
+    let asking = move || sender.send(rustix::fs::statfs(&dir).map(drop));
+    // Without a thread, as at a limit of processes, it is not known to be dead; `thread::spawn` would panic.
+    std::thread::Builder::new().spawn(asking).is_ok()
+        && answer.recv_timeout(DEAD_WAIT) == Ok(Err(Errno::NOTCONN))
 }
 
 /// Processes as a list for a message.

@@ -13,9 +13,12 @@ pub fn parallel_map<T: Sync, A: Send>(all: &[T], map: impl Fn(&T) -> A + Sync) -
         let threads: Vec<_> =
             all.chunks(share).map(|some| (some.len(), scope.spawn(move || map_some(some)))).collect();
         let none = |count: usize| (0..count).map(|_| None).collect();
-        threads
+        let mapped: Vec<Option<A>> = threads
             .into_iter()
             .flat_map(|(count, thread)| thread.join().unwrap_or_else(|_| none(count)))
-            .collect()
+            .collect();
+        // Who asks takes them for those of the items, one by one.
+        assert_eq!(mapped.len(), all.len(), "items that were mapped");
+        mapped
     })
 }

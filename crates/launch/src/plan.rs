@@ -258,6 +258,7 @@ fn memory_volumes(
     for (node, volume) in
         volumes.iter_mut().enumerate().flat_map(|(node, all)| all.iter_mut().map(move |v| (node, v)))
     {
+        // Also of a single node: the directory has a link and a note beside its volumes.
         volume.path = root.join(format!("n{node}"));
         volume.own_dir = true;
     }

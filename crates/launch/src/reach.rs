@@ -150,7 +150,7 @@ impl Network {
         match self {
             Network::Interface(name) => *name == local.interface,
             Network::Prefix(ip, bits) => {
-                let mask = u128::MAX.checked_shl(u32::from(width(*ip) - bits)).unwrap_or(0);
+                let mask = u128::MAX.checked_shl(u32::from(width(*ip).saturating_sub(*bits))).unwrap_or(0);
                 ip.is_ipv4() == local.ip.is_ipv4() && number(*ip) & mask == number(local.ip) & mask
             }
         }

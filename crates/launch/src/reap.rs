@@ -69,6 +69,7 @@ pub fn find_leftovers(here: &Environment) -> LaunchResult<Leftovers> {
     found.dead.extend(tables.into_iter().map(|path| Leftover { what: What::GrantTable(path) }));
     found.kept.extend(dead_elsewhere(here));
     let elsewhere = states_elsewhere(here);
+    // A mount that a state tells of goes with that.
     let told = |dir: &Path| {
         let of_state = |left: &Leftover| match &left.what {
             What::Formation(_, _, state) => state.mounts.iter().any(|mount| mount.dir == dir),
@@ -194,7 +195,7 @@ fn dead_mounts(here: &Environment) -> Vec<PathBuf> {
 fn living_in_time() -> Option<BTreeSet<String>> {
     let (sender, answer) = mpsc::channel();
     // Left behind if it has to wait for a mount that hangs: nothing ends that.
-    std::thread::spawn(move || sender.send(living()));
+    std::thread::Builder::new().spawn(move || sender.send(living())).ok()?;
     answer.recv_timeout(LIVING_WAIT).ok()
 }
 

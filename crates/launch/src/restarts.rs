@@ -202,6 +202,7 @@ impl Restarts {
             deaths: VecDeque::new(),
             hindered: VecDeque::new(),
         });
+        // It has no process whose end would be reported.
         if self.stopping {
             self.nodes.iter_mut().last().into_iter().for_each(|node| node.life = DaemonState::Stopped);
         }
@@ -224,6 +225,7 @@ impl Restarts {
     }
 
     fn ready(&mut self, index: usize) -> Vec<Command> {
+        // One that has died or was retired since it said so is not ready.
         if let Some(node) = self.nodes.get_mut(index).filter(|node| node.life == DaemonState::Starting) {
             node.life = DaemonState::Ready;
             node.was_ready = true;

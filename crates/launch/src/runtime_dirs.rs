@@ -18,6 +18,7 @@ pub fn other_bases(here: &Environment) -> Vec<PathBuf> {
     let bases = homes.filter_map(|home| Some(home.parent()?.to_owned())).chain(here.usual_bases());
     let real = |base: PathBuf| base.canonicalize().ok();
     let own = here.existing_base().and_then(real);
+    // What leads there may be old: others may have made a directory at the place since.
     let found: BTreeSet<PathBuf> = bases.filter(|base| here.is_base(base)).filter_map(real).collect();
     found.into_iter().filter(|base| Some(base) != own.as_ref()).collect()
 }

@@ -74,6 +74,7 @@ pub fn hear(
             Err(error) => break Some(error.to_string()),
         }
     };
+    // It might wait for ever for somebody to read what it says.
     if how.is_some() {
         let _ended_meanwhile = child.kill();
     }

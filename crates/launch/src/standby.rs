@@ -145,6 +145,7 @@ impl Standby {
 
     fn try_renew(&mut self, dir: &StateDir) -> io::Result<Option<Waiting>> {
         let former = ProcessId::current();
+        // Before the copy is made: when it runs, the number may be another process's.
         let end = pidfd(former.pid)?;
         let sign = dir.sign_succession()?;
         let Some(child) = copy()? else {

@@ -101,12 +101,14 @@ pub fn supervise(here: &Environment, dir: PathBuf, program: DaemonProgram) -> La
     let lock = take_lock(&report)?;
     let to_tell = report.try_clone().map_err(|e| LaunchError::system("supervisor", e))?;
     let dir = StateDir::at(dir);
+    // Nobody is to begin with this name before the part is removed.
     let kept_lock = lock.try_clone().map_err(|e| LaunchError::system("supervisor", e))?;
     let made = Supervisor::new(dir.clone(), lock, report, signals, program);
     let supervisor = made.inspect_err(|error| {
         let _nobody_waits = packets::send(&to_tell, &Report::Failed { message: error.to_string() }, &[]);
         remove_part(here, &dir);
     })?;
+    // The end of the supervisor's own must be seen on the other side.
     drop(to_tell);
     if supervisor.run()? {
         remove_part(here, &dir);
@@ -146,6 +148,7 @@ pub fn claim(here: &Environment, name: &FormationName, notice: &mut dyn FnMut(&s
         "formation {name} was killed earlier (none of its processes lives): removing what it left"
     ));
     teardown::remove_leftovers(here, &claim.dir, stale, notice)?;
+    // Its directory is gone, and the lock was in it.
     drop(claim);
     StateDir::claim(here, name)
 }

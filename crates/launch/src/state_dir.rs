@@ -375,6 +375,7 @@ impl StateDir {
     #[must_use]
     pub fn is_held(&self) -> bool {
         let opened = File::open(self.path.join("lock"));
+        // Shared: several who look must not take each other for a process of the formation.
         opened.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK))
     }
 
@@ -559,6 +560,7 @@ impl StateDir {
         let open = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary);
         let mut file = open.map_err(refused)?;
         file.write_all(content).map_err(refused)?;
+        // Not synchronised: a power failure ends the processes as well, and what outlives them is noted on volumes.
         fs::rename(&temporary, &path).map_err(refused)
     }
 
@@ -581,6 +583,7 @@ impl StateDir {
         for _ in 0..1000 {
             make_private_dir(base)?;
             match make_private_dir(&self.path) {
+                // The last formation that ended has taken it along.
                 Err(_) if !base.exists() => continue,
                 made => made?,
             }
@@ -592,6 +595,7 @@ impl StateDir {
                 .mode(0o600)
                 .open(&path);
             let file = match opened {
+                // The directory was removed meanwhile.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 opened => opened.map_err(|e| LaunchError::path(&path, "open the lock", e))?,
             };
@@ -620,13 +624,13 @@ fn wait_locked(file: File, ms: u64, alone: bool) -> bool {
     }
     let (sender, released) = std::sync::mpsc::channel();
     // If it waits for longer it is left behind, until the lock is given up or this process ends.
-    std::thread::spawn(move || {
+    let waiting = std::thread::Builder::new().spawn(move || {
         let is_released = flock(&file, patiently).is_ok();
         // Before anybody hears of it: who does may want the lock.
         drop(file);
         let _nobody_listens_any_more = sender.send(is_released);
     });
-    released.recv_timeout(std::time::Duration::from_millis(ms)).unwrap_or(false)
+    waiting.is_ok() && released.recv_timeout(std::time::Duration::from_millis(ms)).unwrap_or(false)
 }
 
 /// Removes a directory to which others add, who stop when they find it gone: moved aside, it does not grow.

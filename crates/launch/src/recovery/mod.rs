@@ -184,6 +184,7 @@ fn volumes_in(dirs: &[PathBuf]) -> LaunchResult<Vec<(PathBuf, VolumeIdentity)>> 
         let resolved = dir.canonicalize().map_err(|e| LaunchError::path(dir, "find the volume", e))?;
         let (mut of_itself, mut of_others) = (Vec::new(), Vec::new());
         let mut here = volume_note::volumes_at([resolved.clone()], &mut |doubt| of_itself.push(doubt));
+        // In a volume that cannot be used there are no others to look for.
         if here.is_empty() && of_itself.is_empty() {
             here = volume_note::volumes_at(recoverable::below(&resolved), &mut |doubt| of_others.push(doubt));
         }
@@ -194,6 +195,7 @@ fn volumes_in(dirs: &[PathBuf]) -> LaunchResult<Vec<(PathBuf, VolumeIdentity)>> 
         all.extend(here);
     }
     all.sort_by(|a, b| a.0.cmp(&b.0));
+    // One may be named itself, and by the directory that it is in.
     all.dedup_by(|a, b| a.0 == b.0);
     Ok(all)
 }
@@ -418,6 +420,7 @@ fn again(
     state.ends_unix_ms = wanted.ttl_ms.map(|ttl| unix_ms().saturating_add(ttl));
     state.port = wanted.port.unwrap_or(old.port);
     let formation = state.formation_id().ok_or_else(|| damaged(&state, "names no formation"))?;
+    // The map is made anew, and clients find files by it.
     let new = first_map(&state, formation);
     new.check().map_err(|error| damaged(&state, &error.to_string()))?;
     let same = old.map().is_none_or(|map| (map.slots, map.targets) == (new.slots, new.targets));

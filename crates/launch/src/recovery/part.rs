@@ -114,6 +114,7 @@ fn past_of(old: &FormationState, common: CommonLives) -> LaunchResult<PreviousPa
     let map = old.map().ok_or_else(|| damaged(old, "what is left of it does not have its map"))?;
     let ids: Vec<u16> = old.nodes.iter().map(|node| node.id).collect();
     let first_node = ids.first().copied().unwrap_or_default();
+    // A part is told the number of its first node alone.
     if !ids.iter().copied().eq(first_node..first_node.saturating_add(ids.len() as u16)) {
         return Err(damaged(old, "the numbers of its nodes do not follow each other"));
     }

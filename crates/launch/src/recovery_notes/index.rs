@@ -158,6 +158,7 @@ fn write(dir: &Path, name: &str, entry: &Entry) -> std::io::Result<()> {
 fn dir_of(here: &Environment) -> Option<PathBuf> {
     // The specification of XDG has relative paths ignored.
     let home = here.state_home.as_ref().filter(|home| home.is_absolute())?;
+    // It may have to be made yet, in the nearest that is there.
     let nearest = home.ancestors().find_map(|dir| std::fs::metadata(dir).ok())?;
     (nearest.is_dir() && nearest.uid() == here.uid).then(|| home.join("bivouac"))
 }
@@ -167,6 +168,7 @@ fn make_dir(dir: &Path) -> std::io::Result<()> {
 }
 
 fn file_of(here: &Environment, formation: &str) -> String {
+    // Hosts may share the user's home.
     let host: String = here.host.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     format!("{host}-{formation}.json")
 }

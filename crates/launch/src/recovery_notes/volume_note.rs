@@ -99,6 +99,7 @@ fn parse(text: &[u8], path: &Path) -> LaunchResult<VolumeNote<FormationState>> {
             remedy,
         )
     };
+    // The version first: the state of another one need not be readable.
     let note: VolumeNote<serde_json::Value> =
         serde_json::from_slice(text).map_err(|error| damaged(format!("is damaged: {error}")))?;
     if note.version != NOTE_VERSION {

@@ -43,6 +43,7 @@ impl Callers {
         }
         self.last += 1;
         self.connected.insert(self.last, socket);
+        assert!(self.connected.len() <= CALLERS_MAX, "{} commands are connected", self.connected.len());
     }
 
     /// Receives the request of a command. One that says nothing sensible, or ended, is forgotten.

@@ -251,6 +251,7 @@ impl Daemon {
     /// was sent.
     pub(super) fn seal(&self, backup: u16, node: u16, epoch: u32) -> bool {
         let socket = self.running.as_ref().and_then(|running| running.socket.as_ref());
+        // If not, whoever decides asks again.
         socket.is_some_and(|socket| packets::send(socket, &ToNode::Seal { backup, node, epoch }, &[]).is_ok())
     }
 

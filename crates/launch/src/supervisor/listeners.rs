@@ -78,6 +78,7 @@ fn write_map(state: &mut FormationState) -> LaunchResult<()> {
 fn listen(wanted: SocketAddr) -> LaunchResult<(TcpListener, String)> {
     let refused = |e: std::io::Error| LaunchError::system(&wanted.to_string(), e);
     let listener = TcpListener::bind(wanted).map_err(refused)?;
+    // The standard library chooses the length of the queue itself; a second call changes it.
     rustix::net::listen(&listener, BACKLOG).map_err(|e| refused(e.into()))?;
     let address = listener.local_addr().map_err(refused)?.to_string();
     Ok((listener, address))

@@ -49,6 +49,7 @@ impl Supervisor {
         self.guard = Guard::in_supervisor(&self.state);
         self.places.open();
         // The former supervisor may have recorded a map and done nothing more about it.
+        // Without mirrors no node moves, and there is but the first map.
         if let Some(map) = self.state.map().filter(|map| !map.mirrors.is_empty()) {
             self.follow_map(&map);
         }
