@@ -3,6 +3,7 @@
 use crate::change::{ChangeOrigin, reread};
 use crate::database::{TransactionError, rules};
 use crate::reading::latest;
+use crate::slots::signed;
 use crate::sql::params;
 use crate::{Access, Grantee, Pool, PoolError, PoolName, PoolRef, PoolResult, PoolState, Pools, Reminder};
 
@@ -49,7 +50,6 @@ impl Pools {
             }
             let rules = rules(transaction)?;
             let expires_s = rules.end(change.who, &new.name, change.now_s, new.days)?;
-            let count = |number: Option<u64>| number.map(|number| i64::try_from(number).unwrap_or(i64::MAX));
             // The next number in the same statement: a sequence would skip the numbers of rolled-back changes.
             let id = transaction.row(
                 "INSERT INTO pool (id, name, owner, gid, title, source, is_made, inode, bytes, files, state, created_s,
@@ -60,8 +60,8 @@ impl Pools {
                     change.who.uid,
                     new.gid,
                     new.title,
-                    count(new.bytes),
-                    count(new.files),
+                    new.bytes.map(signed),
+                    new.files.map(signed),
                     change.now_s,
                     expires_s,
                     rules.extensions,

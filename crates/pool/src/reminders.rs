@@ -84,6 +84,7 @@ impl Pools {
     /// Returns the caller's pools with a reminder that is due and not sent.
     pub fn to_remind(&self, change: &ChangeOrigin<'_>) -> PoolResult<Vec<Pool>> {
         // An attempt that lies ahead was begun under a wrong clock, and does not count.
+        // A reminder is for one end: once the end has moved, another one is due.
         let order = format!(
             "SELECT {} FROM pool WHERE mail IS NOT NULL AND remind_days IS NOT NULL
              AND expires_s - remind_days * {DAY_S} <= ?1 AND (reminded_s IS NULL OR reminded_s <> expires_s)

@@ -5,6 +5,7 @@ use serde::Serialize;
 use crate::change::reread;
 use crate::database::TransactionResult;
 use crate::listing::Listing;
+use crate::slots::signed;
 use crate::sql::{Row, Transaction, Value, params};
 use crate::{Access, ChangeOrigin, Pool, PoolRef, PoolResult, Pools};
 
@@ -186,8 +187,4 @@ fn note(
     )?;
     let plain = ChangeOrigin { request: None, ..change.clone() };
     plain.note(transaction, pool.id, "version", &format!("{number}: {}", origin.what))
-}
-
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }

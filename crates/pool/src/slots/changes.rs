@@ -44,6 +44,7 @@ impl Pools {
             })?;
             if let Some(pool) = what.pool {
                 let detail = format!("{} by {} s as slot {id}", what.way.word(), what.deadline_s);
+                // The slot has the key, and is found by it.
                 ChangeOrigin { request: None, ..change.clone() }.note(
                     transaction,
                     pool,
@@ -229,6 +230,7 @@ fn insert(
     change: &ChangeOrigin<'_>,
     what: &Announcement,
 ) -> TransactionResult<i64> {
+    // What is 0 here is written with the plan, in the same transaction.
     let id = transaction.row(
         "INSERT INTO slot (uid, pool, way, title, bytes, files, earliest_s, deadline_s, rate_max, or_later, job, state,
          begin_s, end_s, rate, announced_s, request, restarts, \"left\", given, rank_s, promised)

@@ -10,6 +10,7 @@ use bivouac_schedule::Limits;
 use bivouac_types::units::{format_duration, format_size, format_utc};
 use serde::Serialize;
 
+pub(crate) use self::rows::signed;
 use crate::Caller;
 
 bivouac_types::words! {
