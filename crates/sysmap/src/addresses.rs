@@ -58,6 +58,7 @@ pub fn common(hosts: &[Vec<Address>]) -> Option<Vec<usize>> {
         let mut ips: Vec<IpAddr> = taken.iter().map(|address| address.ip).collect();
         ips.sort_unstable();
         ips.dedup();
+        // One that is unknown may be the slowest: then the speed of the network is unknown, too.
         let slowest: Option<Vec<u64>> = taken.iter().map(|address| address.speed_bits).collect();
         (ips.len() == hosts.len()).then(|| (slowest.and_then(|all| all.into_iter().min()), chosen))
     };

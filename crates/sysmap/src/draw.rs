@@ -109,6 +109,7 @@ pub fn svg(map: &Map) -> String {
     );
     for (number, network) in map.networks.iter().enumerate() {
         for ((from, to), (count, bits)) in bundles(network) {
+            // A map that was read from a file may have links of what it does not list.
             let place = |end: &LinkEnd| places.get(&key(number, end)).copied();
             let (Some(from), Some(to)) = (place(from), place(to)) else { continue };
             let center = |(x, y): (usize, usize)| (x + BOX.0 / 2, y + BOX.1 / 2);
@@ -148,6 +149,7 @@ fn draw_box(text: &mut String, (x, y): (usize, usize), color: &str, lines: &[Str
         text,
         "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" rx=\"4\" fill=\"{color}\" stroke=\"#445\"/>"
     );
+    // As much as fits into a box at this size of type, here and below.
     for (number, line) in lines.iter().take(5).enumerate() {
         let weight = if number == 0 { " font-weight=\"bold\"" } else { "" };
         let shown: String = line.chars().take(24).collect();
@@ -174,6 +176,7 @@ fn places(map: &Map) -> (Places, (usize, usize)) {
     for (number, network) in map.networks.iter().enumerate() {
         let levels = levels(network);
         let highest = levels.values().copied().max().unwrap_or(0);
+        // Rows are drawn downwards, and the hosts are the lowest one.
         for level in (1..=highest).rev() {
             let here = levels.iter().filter(|(_, at)| **at == level);
             rows.push(here.map(|(id, _)| key(number, &LinkEnd::Switch((*id).to_owned()))).collect());

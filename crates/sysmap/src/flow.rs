@@ -64,6 +64,7 @@ impl Graph {
         for (from, to, capacity) in &self.edges {
             pair(&mut arcs, (*from, *capacity), (*to, *capacity));
         }
+        // The algorithm knows one source and one sink: a vertex before all of them, and one behind.
         sources.iter().for_each(|vertex| pair(&mut arcs, (source, UNBOUNDED), (*vertex, 0)));
         sinks.iter().for_each(|vertex| pair(&mut arcs, (*vertex, UNBOUNDED), (sink, 0)));
         let mut total = 0_u64;

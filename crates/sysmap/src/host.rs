@@ -245,7 +245,7 @@ pub struct Mount {
     pub kind: Option<MountKind>,
     /// Of site storage: what it is called.
     pub product: Option<String>,
-    /// True if it may be written.
+    /// True if it may not be written.
     pub read_only: bool,
     /// Its size.
     pub size_bytes: Option<u64>,

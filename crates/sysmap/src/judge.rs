@@ -153,6 +153,7 @@ impl LinkJudgement<'_> {
         let mut found = Vec::new();
         for (pairs, links) in guilty {
             let explained: Vec<_> = slow.iter().filter(|(pair, ..)| pairs.contains(pair)).copied().collect();
+            // What an earlier link explained is no longer in `slow`, and one pair alone says nothing of a link.
             if explained.len() < 2 {
                 continue;
             }

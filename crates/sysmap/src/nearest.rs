@@ -65,6 +65,7 @@ pub fn listed(list: &str, end: usize) -> Vec<usize> {
     for range in list.split(',') {
         let (first, last) = range.trim().split_once('-').unwrap_or((range.trim(), range.trim()));
         if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) {
+            // The text may be anybody's, and `0-4294967295` would fill the memory.
             numbers.extend(first..last.saturating_add(1).min(end));
         }
     }
