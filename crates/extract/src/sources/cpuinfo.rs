@@ -39,6 +39,7 @@ pub(super) fn listed_sockets<C>(sockets: BTreeMap<u32, (BTreeSet<C>, u32)>) -> V
 
 fn look(machine: &dyn Machine) -> Option<Processors> {
     let text = machine.text(PATH)?;
+    // Some architectures end with a block that is of no processor.
     let blocks = text.split("\n\n").filter(|block| field(block.lines(), "processor").is_some());
     let mut sockets: BTreeMap<u32, (BTreeSet<u32>, u32)> = BTreeMap::new();
     let mut threads = 0;
@@ -54,6 +55,7 @@ fn look(machine: &dyn Machine) -> Option<Processors> {
     let sockets = listed_sockets(sockets);
     (threads > 0).then(|| Processors {
         model: model(machine),
+        // Some architectures name no sockets.
         cores: (!sockets.is_empty()).then(|| sockets.iter().map(|socket| socket.cores).sum()),
         threads: Some(threads),
         sockets,

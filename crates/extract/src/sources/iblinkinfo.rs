@@ -30,6 +30,7 @@ fn look(machine: &dyn Machine) -> Option<Network> {
         if let Some((kind, rest)) = header(line) {
             current = (kind == "Switch").then(|| rest.split_once(' ').unwrap_or((rest, "")));
         } else if let (Some((guid, name)), Some(port)) = (current, port(line))
+            // Each port of a switch says its number again.
             && switches.insert(port.lid, guid).is_none()
         {
             let name = Some(name.trim().to_owned()).filter(|name| !name.is_empty());
@@ -39,12 +40,14 @@ fn look(machine: &dyn Machine) -> Option<Network> {
     let mut is_switch = false;
     for line in text.lines() {
         if let Some((kind, _)) = header(line) {
+            // The switches' lines have all links: those of hosts would be the same ones again.
             is_switch = kind == "Switch";
         } else if let Some(port) = port(line).filter(|_| is_switch)
             && let Some(from) = switches.get(port.lid)
         {
             let to = match switches.get(port.peer_lid) {
                 Some(peer) => LinkEnd::Switch((*peer).to_owned()),
+                // A host's description begins with the name that its operating system set.
                 None => match port.peer_name.split_whitespace().next() {
                     Some(host) => LinkEnd::Host(host.to_owned()),
                     None => continue,

@@ -15,12 +15,14 @@ pub fn look(machine: &dyn Machine, host: &Host) -> Option<Network> {
         if let Some((key, value)) = line.split_once('=')
             && let Some((interface, what)) = interface(host, key)
         {
+            // The first one counts: several neighbours of one interface have the same keys.
             neighbours.entry(interface).or_default().entry(what).or_insert(value.trim());
         }
     }
     let mut network = Network { name: "lldp".into(), source: "lldpcli".into(), ..Network::default() };
     for (name, neighbour) in neighbours {
         let is_off = |what| neighbour.get(what).is_some_and(|value| *value == "off");
+        // Addresses first, as names need not be unique.
         let chassis = neighbour.get("chassis.mac").or_else(|| neighbour.get("chassis.local"));
         let Some(id) = chassis.or_else(|| neighbour.get("chassis.name")) else { continue };
         if is_off("chassis.Bridge.enabled")

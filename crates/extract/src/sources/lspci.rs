@@ -9,6 +9,7 @@ use crate::sources::Source;
 pub const SOURCE: Source<Vec<Device>> = Source { name: "lspci", look };
 
 fn look(machine: &dyn Machine) -> Option<Vec<Device>> {
+    // With domains, and numbers instead of names, as sysfs has them.
     let text = machine.output(&["lspci", "-D", "-n", "-k", "-vmm"])?;
     let device = |block: &str| {
         let field = |key: &str| {

@@ -56,7 +56,9 @@ fn pci_address(path: &str) -> Option<String> {
         let (rest, function) = part.rsplit_once('.').unwrap_or(("", ""));
         let numbers: Vec<&str> = rest.split(':').collect();
         let hex = |text: &str, len: usize| text.len() >= len && text.bytes().all(|c| c.is_ascii_hexdigit());
+        // Domains may have more digits, such as those of Intel's VMD.
         matches!(numbers.as_slice(), [a, b, c] if hex(a, 4) && hex(b, 2) && hex(c, 2)) && hex(function, 1)
     };
+    // The bridges before it are in the path, too.
     path.split('/').rev().find(is_address).map(str::to_owned)
 }

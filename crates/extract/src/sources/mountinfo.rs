@@ -95,6 +95,7 @@ fn mount(machine: &dyn Machine, line: MountLine<'_>) -> Option<Mount> {
     if mount.kind == Some(MountKind::Local) {
         // By number: sources such as `/dev/root` or names of the device mapper do not say which disk it is.
         let device = format!("/sys/dev/block/{}:{}", line.device.0, line.device.1);
+        // Btrfs and ZFS have numbers that are no device's: there the source says it, if anything does.
         mount.disk = machine.real(&device).map(|path| last(&path).to_owned()).or(mount.disk);
     }
     Some(mount)
@@ -123,6 +124,7 @@ impl ListedMount<'_> {
         let product =
             SITE.iter().find(|(known, _)| *known == fs_type).map(|(_, product)| (*product).to_owned());
         let space = machine.space(&path);
+        // Not `/dev/mapper/NAME`: that is no name of a disk.
         let disk = source.strip_prefix("/dev/").filter(|name| !name.contains('/')).map(str::to_owned);
         Some(Mount {
             kind: kind(fs_type),

@@ -25,10 +25,12 @@ pub fn look(machine: &dyn Machine, host: &Host, ms: u64) -> Option<Load> {
     let over_ms = machine.pass(ms);
     let after = counts(machine);
     let seconds = over_ms as f64 / 1000.0;
+    // A counter that began again, as of a device that was connected anew, counts as none.
     let per_second = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;
     let processors = before.processors.zip(after.processors).and_then(|(before, after)| {
         let all = after.1.saturating_sub(before.1);
         let threads = f64::from(host.processors.as_ref()?.threads?);
+        // In a short while no tick may pass.
         (all > 0).then(|| after.0.saturating_sub(before.0) as f64 / all as f64 * threads)
     });
     let disks = host.disks.iter().filter_map(|disk| {
@@ -58,6 +60,7 @@ pub fn look(machine: &dyn Machine, host: &Host, ms: u64) -> Option<Load> {
     });
     let memory = machine.text("/proc/meminfo").and_then(|text| {
         let bytes = |key| meminfo::bytes(&text, key);
+        // Not `MemFree`: the kernel gives up its caches when programs need the memory.
         Some(bytes("MemTotal")?.saturating_sub(bytes("MemAvailable")?))
     });
     let runnable = machine.text("/proc/loadavg").and_then(|text| text.split(' ').next()?.parse().ok());
@@ -101,6 +104,7 @@ fn processors(stat: &str) -> Option<(u64, u64)> {
     let times: Vec<u64> =
         line.split_whitespace().skip(1).take(8).filter_map(|word| word.parse().ok()).collect();
     let all: u64 = times.iter().sum();
+    // A processor that waits for a disk is free for others.
     let idle = times.get(3)? + times.get(4).unwrap_or(&0);
     Some((all.saturating_sub(idle), all))
 }

@@ -31,6 +31,7 @@ fn network(source: &str, text: &str) -> Option<Network> {
         };
         let Some(name) = field("SwitchName") else { continue };
         // Of a switch that has others below it, it names all hosts that can be reached through it.
+        // Better no network than one without some of its hosts, so one list that makes no sense ends it.
         let below: Vec<LinkEnd> = match (field("Switches"), field("Nodes")) {
             (Some(list), _) => hosts_of_list(list)?.into_iter().map(LinkEnd::Switch).collect(),
             (None, Some(list)) => hosts_of_list(list)?.into_iter().map(LinkEnd::Host).collect(),

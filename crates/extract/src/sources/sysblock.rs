@@ -15,6 +15,7 @@ const SECTOR: u64 = 512;
 fn look(machine: &dyn Machine) -> Option<Vec<Disk>> {
     let names = machine.names(BLOCK);
     let disks = names.iter().filter(|name| is_disk(name)).map(|name| disk(machine, name)).collect();
+    // No disk is an answer, too, where all block devices are files or memory.
     (!names.is_empty()).then_some(disks)
 }
 
@@ -28,12 +29,14 @@ pub fn is_disk(name: &str) -> bool {
 fn disk(machine: &dyn Machine, name: &str) -> Disk {
     let dir = format!("{BLOCK}/{name}");
     let rotational = number::<u8>(machine, &format!("{dir}/queue/rotational")).map(|flag| flag != 0);
+    // The directory is a link to where the disk is on its bus.
     let address = machine.real(&dir).and_then(|path| pci_address(&path));
     let near = address.as_ref().map(|address| format!("/sys/bus/pci/devices/{address}"));
     let scheduler = word(machine, &format!("{dir}/queue/scheduler"));
     let partitions = machine
         .names(&dir)
         .into_iter()
+        // Only partitions have that file; the other directories are attributes of the disk.
         .filter(|part| part.starts_with(name) && machine.text(&format!("{dir}/{part}/partition")).is_some());
     Disk {
         name: name.to_owned(),

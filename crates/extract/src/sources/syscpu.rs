@@ -24,6 +24,7 @@ fn look(machine: &dyn Machine) -> Option<Processors> {
             number::<u32>(machine, &format!("{topology}/physical_package_id")),
             number::<u32>(machine, &format!("{topology}/core_id")),
         ) else {
+            // It has gone offline since the list was read, or this kernel does not say.
             continue;
         };
         // Cores of several dies of a socket may have the same numbers.

@@ -19,6 +19,7 @@ fn look(machine: &dyn Machine) -> Option<Vec<NumaNode>> {
             let distances = word(machine, &format!("{dir}/distance")).unwrap_or_default();
             Some(NumaNode {
                 id: name.strip_prefix("node")?.parse().ok()?,
+                // Not `word`: the list of a part without processors is empty.
                 processors: machine.text(&format!("{dir}/cpulist"))?.trim().to_owned(),
                 memory_bytes: machine
                     .text(&format!("{dir}/meminfo"))
@@ -27,6 +28,7 @@ fn look(machine: &dyn Machine) -> Option<Vec<NumaNode>> {
             })
         })
         .collect();
+    // The names are in order as text, with node10 before node2.
     nodes.sort_by_key(|node| node.id);
     (!nodes.is_empty()).then_some(nodes)
 }
