@@ -82,6 +82,7 @@ impl Listing {
             let (path, entry) = read(&mut rest)?;
             before.insert(path, entry);
         }
+        // Counted before the loop takes them out.
         let known = before.len() as u64;
         let is_whole = known == entries && self.kept.len() as u64 == self.entries;
         let mut difference = Difference::default();

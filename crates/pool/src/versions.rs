@@ -85,6 +85,7 @@ impl Pools {
         origin: &Origin,
     ) -> PoolResult<Pool> {
         self.in_transaction(|transaction| {
+            // By number: its name may be another pool's since it ended.
             let pool = reread(transaction, id)?;
             pool.must_allow(change.who, Access::Rw)?;
             transaction.execute(

@@ -106,6 +106,7 @@ pub(crate) fn write(
     given_up: &[i64],
 ) -> TransactionResult<()> {
     for before in slots(transaction, OPEN, &[])? {
+        // Those given up are no longer in it: they end below.
         let Some(entry) = schedule.entries().iter().find(|entry| entry.request.id == before.id) else {
             continue;
         };

@@ -74,6 +74,7 @@ macro_rules! values {
 values! {
     i64 as "number" { it => Value::Number(*it), Value::Number(number) => Some(*number) }
     u32 as "number of 32 bits" { it => Value::Number((*it).into()), Value::Number(number) => (*number).try_into().ok() }
+    // As numbers, as SQLite has no truth values.
     bool as "truth value" { it => Value::Number((*it).into()), Value::Number(number) => Some(*number != 0) }
     String as "text" { it => Value::Text(it.clone()), Value::Text(text) => Some(text.clone()) }
     Vec<u8> as "bytes" { it => Value::Bytes(it.clone()), Value::Bytes(bytes) => Some(bytes.clone()) }
