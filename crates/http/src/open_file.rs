@@ -57,6 +57,7 @@ impl Tree {
         if !attr.is_file() {
             return Err(Errno::EACCES.into());
         }
+        // A path with a slash at its end names a directory.
         if target.is_dir {
             return Err(Errno::ENOTDIR.into());
         }

@@ -97,6 +97,7 @@ pub fn lockinfo(body: &[u8]) -> Result<LockInfo, ErrorResponse> {
     with_root(body, "lockinfo", |root| {
         let has = |outer, inner| child(root, outer).is_some_and(|node| child(node, inner).is_some());
         let exclusive = has("lockscope", "exclusive");
+        // Exactly one of the two scopes is there.
         if !has("locktype", "write") || exclusive == has("lockscope", "shared") {
             return Err(ErrorResponse::bad_request(
                 "locks are of the type write, and either exclusive or shared",

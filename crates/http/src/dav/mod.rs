@@ -112,6 +112,7 @@ impl DavFront {
 
     /// Returns all of a body.
     async fn collected(&self, body: Incoming) -> Result<Bytes, ErrorResponse> {
+        // What has no body needs no place among those that are collected.
         if hyper::body::Body::is_end_stream(&body) {
             return Ok(Bytes::new());
         }

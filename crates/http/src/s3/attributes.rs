@@ -45,6 +45,7 @@ impl S3Context {
         if wants(ObjectAttributes::STORAGE_CLASS) {
             output.storage_class = Some(StorageClass::from_static(StorageClass::STANDARD));
         }
+        // A folder is no file: nothing was kept of it.
         if wants(ObjectAttributes::CHECKSUM) && found.file.is_some() {
             let kept = marks::sums(client, &found.attr).map_err(error)?;
             let mut sums = Checksum { checksum_type: kept.kind(), ..Default::default() };

@@ -149,6 +149,7 @@ impl WriteConditions {
             // As S3 answers, where HTTP has 412.
             (Some(_), _, None) => Err(s3_error!(NoSuchKey)),
             (None, Some(_), None) => Ok(Replace::Never),
+            // No content was compared, so another one that came meanwhile may be replaced, too.
             (Some(ETagCondition::Any), None, Some(_)) => Ok(Replace::Existing),
             (wanted, known, Some((attr, tag))) => {
                 let tag = e_tag(tag);

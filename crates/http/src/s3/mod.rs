@@ -313,6 +313,7 @@ fn error(error: FsError) -> S3Error {
 fn bucket(name: &str) -> S3Result<RequestPath> {
     let target = RequestPath::plain(name.as_bytes()).map_err(|_| s3_error!(InvalidBucketName))?;
     if target.names.len() == 1 {
+        // A bucket has one name, with a slash behind it or without.
         Ok(RequestPath { is_dir: false, ..target })
     } else {
         Err(s3_error!(InvalidBucketName))
@@ -345,6 +346,7 @@ impl S3Handlers {
     ) -> S3Result<S3Response<O>> {
         let on = self.who(&request);
         let input = request.input;
+        // Also what the key reaches is looked up there: that may block, too.
         let done = spawn_blocking(move || act(on?.look()?, input));
         done.await.map_err(S3Error::internal_error)?.map(S3Response::new)
     }
@@ -355,6 +357,7 @@ impl S3Handlers {
         request: S3Request<I>,
         act: impl FnOnce(S3Context, I) -> S3Result<O> + Send + 'static,
     ) -> S3Result<S3Response<O>> {
+        // The turn goes with the work, which runs on when the client is gone.
         let turn = Arc::clone(&self.long).acquire_owned().await.map_err(S3Error::internal_error)?;
         self.on(request, move |on, input| {
             let _turn = turn;

@@ -54,6 +54,7 @@ fn checked(tags: impl IntoIterator<Item = (String, String)>) -> S3Result<Tags> {
 /// A description of what is malformed.
 pub fn said(header: &str) -> S3Result<Tags> {
     let text = |part: &str| {
+        // Before decoding, as an encoded plus is a plus.
         let part = part.replace('+', " ");
         let decoded = percent_decode_str(&part).decode_utf8().map(std::borrow::Cow::into_owned);
         decoded.map_err(|_| s3_error!(InvalidTag, "a tag is not UTF-8"))
