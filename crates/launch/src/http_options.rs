@@ -62,7 +62,8 @@ impl FromStr for HttpDomain {
                 && !label.starts_with('-')
                 && !label.ends_with('-')
         };
-        let is_name = text.len() <= 190 && text.split('.').all(is_label) && text.parse::<IpAddr>().is_err();
+        // A name has at most 253 bytes, and a bucket of 63 and a dot come in front of this one.
+        let is_name = text.len() <= 189 && text.split('.').all(is_label) && text.parse::<IpAddr>().is_err();
         match is_name {
             true => Ok(HttpDomain(text.to_ascii_lowercase())),
             false => {

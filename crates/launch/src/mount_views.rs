@@ -84,6 +84,7 @@ fn other_tables(processes: &[u32]) -> Vec<(u32, Table)> {
     for pid in processes {
         let namespace = namespace_of(&pid.to_string(), "mnt");
         if namespace.is_some() && !known.contains(&namespace) {
+            // One table for each namespace: most processes of a formation are in the same.
             known.push(namespace);
             tables.push((*pid, Table::of(*pid)));
         }

@@ -158,6 +158,7 @@ impl FormationRequest {
             http: self.http.clone().map(Into::into),
             gateway: self.link_listen.map(Into::into),
             tolerance: self.tolerance,
+            // Checked before: the largest stripe has 32 bits.
             stripe: self.stripe as u32,
             width: self.width,
             spread_at: self.spread_at,

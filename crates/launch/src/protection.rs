@@ -57,6 +57,7 @@ impl Protection {
             let remedy = "use another host (--hosts), or for a test --nodes 2 on this one";
             return Err(LaunchError::usage(object, cause, remedy));
         }
+        // Not refused: this is how protection is tried out on one machine.
         if hosts < 2 {
             log::warn!(
                 "{object}: all nodes are on one host, so the loss of a volume is survived, and not that of the host"

@@ -118,6 +118,7 @@ impl Guard {
     /// Begins to take the formation down, by a process that may wait and may look at mounts.
     fn end(&mut self, program: &Path, dir: &StateDir) {
         assert!(self.ender.is_none(), "the formation is taken down by two processes");
+        // Before the start: one that fails would be tried again at once, and so on.
         self.again = Some(Instant::now() + AGAIN);
         match start_ender(program, dir) {
             Ok(ender) => self.ender = Some(ender),

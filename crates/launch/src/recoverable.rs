@@ -132,6 +132,7 @@ fn has_table(path: &Path) -> bool {
 /// are gone for good are forgotten.
 #[must_use]
 pub fn recoverable(here: &Environment) -> Vec<Recoverable> {
+    // States first: they know more of a formation than its notes and volumes do.
     let mut found: Vec<Recoverable> = StateDir::list(here).into_iter().filter_map(dead).collect();
     let living: Vec<String> = StateDir::list(here)
         .into_iter()

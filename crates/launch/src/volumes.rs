@@ -87,6 +87,7 @@ impl LendableDir {
         let space = statvfs(dir).map_err(|e| LaunchError::path(dir, "look at its space", e))?;
         let kind = rustix::fs::statfs(dir).map_err(|e| LaunchError::path(dir, "look at its kind", e))?;
         Ok(LendableDir {
+            // By its real path, so that one directory is not lent under two names.
             dir: dir.canonicalize().map_err(|e| LaunchError::path(dir, "resolve it", e))?,
             memory: kind.f_type as u64 == TMPFS_MAGIC,
             free: space.f_bavail.saturating_mul(space.f_frsize),

@@ -112,6 +112,8 @@ fn add_to_all(state: &FormationState, id: u64, served: bool) -> bool {
             log::warn!(
                 why:% = error; "volume {path} does not say that it was recovered; an older copy would not be told"
             );
+            // So that it is served nowhere: a volume that has not begun a served life would be taken for an older
+            // copy.
             return false;
         }
     }
@@ -188,6 +190,7 @@ impl CommonLives {
         let is_known = |id: &u64| all.clone().all(|lives| lives.ids().contains(id));
         let lives: Vec<u64> = first.into_iter().filter(is_known).collect();
         let age = |id: &u64| lives.iter().position(|known| known == id);
+        // A life that not all of them have seen comes to this only with `--with-older`, and counts as the oldest.
         let served = all.filter_map(VolumeLives::last_served).max_by_key(age);
         CommonLives { lives, served }
     }

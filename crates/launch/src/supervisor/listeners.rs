@@ -34,6 +34,7 @@ pub(super) fn open_ports(state: &mut FormationState) -> LaunchResult<Vec<Ports>>
     let mut port = state.port;
     let mut tcp = || {
         let opened = listen(SocketAddr::new(ip, port));
+        // Nothing is opened behind the last port: that they fit below 65536 was checked with the request.
         port = if port == 0 { 0 } else { port.wrapping_add(1) };
         opened
     };

@@ -26,11 +26,12 @@ impl MountWatch {
     /// Looks after a mount from now on. One that was made in a mount namespace of its own is not seen here, and left
     /// alone.
     pub(super) fn watch(&mut self, id: u32, dir: &Path, connection: u32) {
-        if Table::here().see(dir, connection) != MountPresence::Here {
-            return;
-        }
+        // Before the look: a change between the two would wake nobody.
         if self.table.is_none() {
             self.open();
+        }
+        if Table::here().see(dir, connection) != MountPresence::Here {
+            return;
         }
         self.watched.push(WatchedMount { id, dir: dir.to_owned(), connection, seen: MountPresence::Here });
     }
@@ -54,6 +55,7 @@ impl MountWatch {
 
     /// Returns the mounts with which something has changed, and what is wrong with each now.
     pub(super) fn look(&mut self) -> Vec<(u32, Option<String>)> {
+        // Read anew: the open file only wakes, and polling it has already noted that the table changed.
         let table = Table::here();
         let mut changed = Vec::new();
         for watched in &mut self.watched {

@@ -48,6 +48,8 @@ impl Supervisor {
         }
         self.guard = Guard::in_supervisor(&self.state);
         self.places.open();
+        // What changed before the table was opened wakes nobody.
+        self.look_at_places();
         // The former supervisor may have recorded a map and done nothing more about it.
         // Without mirrors no node moves, and there is but the first map.
         if let Some(map) = self.state.map().filter(|map| !map.mirrors.is_empty()) {
