@@ -129,6 +129,7 @@ impl FromStr for Network {
         let Some((address, bits)) = text.split_once('/') else {
             let name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '@');
             return match text.parse() {
+                // An address alone is the network that has only it.
                 Ok(ip) => Ok(Network::Prefix(ip, width(ip))),
                 Err(_) if !text.is_empty() && text.chars().all(name) => Ok(Network::Interface(text.into())),
                 Err(_) => {
@@ -150,6 +151,7 @@ impl Network {
         match self {
             Network::Interface(name) => *name == local.interface,
             Network::Prefix(ip, bits) => {
+                // A prefix of 0 bits shifts by all 128, which is no shift.
                 let mask = u128::MAX.checked_shl(u32::from(width(*ip).saturating_sub(*bits))).unwrap_or(0);
                 ip.is_ipv4() == local.ip.is_ipv4() && number(*ip) & mask == number(local.ip) & mask
             }

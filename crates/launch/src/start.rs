@@ -94,6 +94,7 @@ pub fn supervise(here: &Environment, dir: PathBuf, program: DaemonProgram) -> La
     let _already_a_leader = rustix::process::setsid();
     // It outlives its caller, and must not keep the caller's file system busy.
     std::env::set_current_dir("/").map_err(|e| LaunchError::system("/", e))?;
+    // States, sockets and logs are this user's alone, whatever mask the caller has.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     raise_descriptor_limit();
     let signals = Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP])

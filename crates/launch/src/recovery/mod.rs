@@ -74,6 +74,7 @@ pub fn recover(
     lives::check(&old, wanted.with_older)?;
     let claim = claim(here, &old)?;
     let unfinished = Unfinished { claim: &claim, is_new: claim.stale.is_none() };
+    // With the name: until then another recovery could have begun with them.
     check_unused(&old)?;
     let state = again(here, &old, wanted, &claim.dir)?;
     unmount_all(here, &old, notice)?;
@@ -448,6 +449,7 @@ fn anew(here: &Environment, old: &FormationState, dir: &StateDir) -> FormationSt
     let mut state = old.clone();
     state.stage = Stage::Starting;
     (state.supervisor, state.message) = (None, None);
+    // They are taken away before it starts: their connections ended with the processes.
     state.mounts.clear();
     state.lost_elsewhere.clear();
     state.recoveries = old.recoveries.saturating_add(1);
