@@ -361,6 +361,7 @@ impl DataStore {
                 if len_max > 0 {
                     self.check_len(id, open)?;
                 }
+                // As the subfile is, not as the volume makes new ones: the setting may have changed since.
                 let header = spec.header(id, self.formation, epoch, open.is_summed())?;
                 self.end_holders(id, open)?;
                 open.trim(room, &header, len_max).map_err(|error| self.io_error(id, "cut", error))?;
@@ -377,6 +378,7 @@ impl DataStore {
     pub fn remove(&self, id: SubfileId) -> StoreResult<bool> {
         let place = self.place(id)?;
         let mut state = place.state.write();
+        // One that is open has a sound header, and may have holders that must not write to a file without a name.
         if let Some(open) = state.as_mut() {
             self.end_holders(id, open)?;
             return self.discard(id, &mut state).map(|()| true);

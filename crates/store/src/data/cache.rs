@@ -55,6 +55,7 @@ impl Cache {
     }
 
     fn with_shards(places_max: usize, count: usize) -> Cache {
+        assert!(count.is_power_of_two(), "{count} shards, of which a mask selects one");
         let shards = (0..count).map(|_| Mutex::new(rank::SUBFILE_CACHE, Shard::default())).collect();
         Cache { shards, places_max: places_max.div_ceil(count).max(1) }
     }
@@ -67,6 +68,8 @@ impl Cache {
             place.used.store(true, Ordering::Relaxed);
             return place.clone();
         }
+        // Held by this call as well, so that the search for something to close below cannot choose the new place
+        // itself.
         let place = Arc::new(SubfileHandle::default());
         shard.places.insert(id, place.clone());
         shard.clock.push_back(id);
@@ -83,6 +86,7 @@ impl Cache {
 
     /// Closes everything that is not in use.
     pub(super) fn close_unused(&self, leave: Leave<'_>) {
+        // One shard at a time: a thread that runs out of descriptors must not stop the look-ups of all others.
         for shard in &self.shards {
             let mut closed = Vec::new();
             let mut shard = shard.lock();

@@ -100,6 +100,8 @@ impl Damage {
     /// Forgets damage of these blocks, which were written anew or are gone.
     pub(super) fn forget(&self, id: SubfileId, blocks: Range<u64>) {
         let mut known = self.known.lock();
+        // Only a subfile that is gone is forgotten as a whole; one that was rewritten may still have blocks without
+        // sums.
         if blocks == (0..u64::MAX) {
             known.doubtful.remove(&id);
         }
@@ -114,6 +116,8 @@ impl Damage {
 
     /// Returns whether something of a subfile may be wrong, as far as that is known.
     pub(super) fn may_be_wrong(&self, id: SubfileId) -> bool {
+        // Direct readers compare nothing, so beyond the limit no subfile is given to them; the daemon itself still
+        // compares.
         self.is_over_limit.load(Ordering::Relaxed) || self.is_wrong(id)
     }
 
@@ -218,6 +222,7 @@ impl DataStore {
     /// `NoVolume`, `Corrupt` and the like, `Io`.
     pub fn scrub(&self, id: SubfileId, from: u64, bytes: u64) -> StoreResult<Scrubbed> {
         let mut all = Scrubbed { next: Some(from), ..Scrubbed::default() };
+        // The caller's number may come from a message, and a step holds up whoever waits for its answer.
         let limit = bytes.min(SCRUB_STEP_MAX);
         while let Some(at) = all.next
             && all.compared + all.settled + all.skipped < limit.max(1)
@@ -237,6 +242,7 @@ impl DataStore {
             }
             let found =
                 open.scrub(at / SUM_BLOCK, true).map_err(|error| self.io_error(id, "compare", error))?;
+            // Not `u64::MAX`, by which `forget` means a subfile that is gone: this one may still have blocks in doubt.
             self.compared(id, at / SUM_BLOCK..found.next.unwrap_or(u64::MAX - 1), &found.wrong);
             if !found.wrong.is_empty() {
                 open.holders.close();
@@ -254,6 +260,7 @@ impl DataStore {
 
     /// Gives checksums to some of what has none since a process wrote it itself, or was killed; whether there is more.
     pub fn settle_sums(&self) -> bool {
+        // Taken out first and put back after: with it inside, a subfile that cannot be read would be tried for ever.
         let Some(id) = self.damage.known.lock().doubtful.pop_first() else { return false };
         match self.settle_subfile(id) {
             Ok(true) => drop(self.damage.known.lock().doubtful.insert(id)),

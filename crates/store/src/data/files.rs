@@ -33,6 +33,7 @@ impl DataStore {
         if state.is_some() {
             return Ok(state.as_mut());
         }
+        // Checked once per opening: a file that was copied under another's name must not be served as its content.
         if let Some(file) = self.open_file(id)? {
             let header = read_header(&*file).map_err(|error| self.io_error(id, "read header", error))?;
             let header = scan::check_header(header, &*self.lent(id.volume)?.volume, id, self.formation)?;
@@ -45,6 +46,7 @@ impl DataStore {
                 self.damage.expect(id, &open);
             }
             *state = Some(open);
+        // Without the table a subfile that others have deleted would pass for a hole of its file, and read as zeros.
         } else if self.lent(id.volume)?.table.has(id) {
             return Err(self.lost(id));
         }
@@ -133,6 +135,7 @@ impl DataStore {
                 Ok(())
             }
             Err(error) => {
+                // Whatever failed, the caller took the header's room before, and nobody else gives it back.
                 room.correct(SUBFILE_HEADER_LEN, 0);
                 // What is left has no header and counts as absent.
                 let _ = lent.volume.remove(&names::name_of(id));
@@ -185,6 +188,7 @@ impl DataStore {
         let room = self.room(id)?;
         room.correct(open.charged(), 0);
         room.file_removed();
+        // What is known of the old bytes must not refuse grants and syncs of a new subfile with the same name.
         self.damage.forget(id, 0..u64::MAX);
         self.sync_failures.forget(id);
         *state = None;

@@ -193,6 +193,7 @@ impl Holders {
 
     /// Ends all grants; whether no access is under way any more.
     fn end(&mut self) -> bool {
+        // The first attempt counts: a holder that stands still is waited for once, not by each access that comes to it.
         let closed_at = *self.closed_at.get_or_insert_with(Instant::now);
         self.close();
         let deadline = closed_at + Duration::from_millis(DIRECT_DRAIN_MS);
@@ -205,6 +206,7 @@ impl Holders {
 
     /// Removes those that are over.
     fn remove(&mut self, mut is_over: impl FnMut(&dyn DirectClient) -> bool) {
+        // The places are asked for as each one goes, since afterwards nobody has its map any more.
         let (marks, may_write) = (&mut self.marks, self.mode != Mode::Readers);
         self.list.retain(|holder| {
             let is_over = is_over(&**holder);
@@ -318,6 +320,7 @@ impl DataStore {
         let mut state = place.state.write();
         let Some(open) = self.opened(id, &mut state)? else { return Ok(None) };
         let holders = &open.holders;
+        // One whose end has begun must not get more: what it writes from then on, nobody waits for or counts.
         let holds =
             holders.closed_at.is_none() && holders.list.iter().any(|other| Arc::ptr_eq(other, holder));
         if !holds || !holders.may_write() || !self.promise(id, open, range)? {
@@ -379,6 +382,7 @@ impl DataStore {
             return Ok(());
         }
         self.end_holders(id, open)?;
+        // Counted only where holders really had to end: those that had gone by themselves show no conflict.
         open.holders.take_turn();
         open.holders.several_write = false;
         Ok(())
@@ -449,6 +453,7 @@ impl DataStore {
         if let Some(mode) = open.holders.mode_with(access) {
             return Ok(Some(mode));
         }
+        // No turn is counted: several writers go together from here on, so this conflict does not come again.
         if access == Access::Write && open.holders.mode == Mode::Sole {
             // Who was alone asks again, and both write.
             self.end_holders(id, open)?;

@@ -101,6 +101,8 @@ impl LentVolume {
         if let Some(room) = self.parts.read().get(&partition) {
             return Arc::clone(room);
         }
+        // Between the two locks another thread may have made it; two accounts of one partition would each grant its
+        // limit.
         let mut parts = self.parts.write();
         Arc::clone(parts.entry(partition).or_insert_with(|| Arc::new(SpaceAccount::within(&self.room))))
     }
@@ -108,6 +110,7 @@ impl LentVolume {
     pub(super) fn part_usage(&self, partition: PartitionId) -> PartUsage {
         let room = self.room_of(partition);
         let used = room.used();
+        // What the file system below has is shared with others, so a limit may promise more than there is.
         let there = self.volume.space().map_or(u64::MAX, |space| space.free).min(self.room.memory_left());
         let free = room.free().min(there);
         PartUsage { capacity: used.saturating_add(free), free, used, files: room.files() }

@@ -26,6 +26,8 @@ pub(super) fn is_dir_name(name: &str) -> bool {
 /// Returns the subfile with this name in this directory; `None` if it is no name of ours.
 pub(super) fn parse(volume: u16, dir: &str, name: &str) -> Option<SubfileId> {
     let (ino, target) = name.split_once('-')?;
+    // The directory is compared too: a file that was moved to another one is never found by its id, and must not be
+    // listed.
     if ino.len() != 16 || !is_hex(ino) || !is_hex(target) || !ino.ends_with(dir) {
         return None;
     }

@@ -20,6 +20,7 @@ impl Ranges {
         if start >= end {
             return;
         }
+        // Neighbours that only touch are joined as well: a file written from front to back stays one range.
         while let Some((&at, &stop)) = self.ends.range(..=end).next_back().filter(|(_, stop)| **stop >= start)
         {
             (start, end) = (start.min(at), end.max(stop));
@@ -50,6 +51,7 @@ impl Ranges {
     /// Returns the parts of `range` that are not in the set, in order.
     pub(super) fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let (mut at, mut missing) = (range.start, Vec::new());
+        // The range that begins before `at` may reach into it.
         let first = self.ends.range(..=at).next_back().map_or(at, |(start, _)| *start);
         for (&start, &end) in self.ends.range(first..range.end.max(first)) {
             if start > at {

@@ -96,6 +96,8 @@ impl RecordsRoom {
         // Half for what must fit, the other half for removals: on a full volume files can still be removed, which
         // takes records first.
         let kept = reserve.load(Ordering::Relaxed) / 2;
+        // Not one step with the addition below: commits of several threads may exceed this by an entry each, for which
+        // the other half is there.
         let taken = used.load(Ordering::Relaxed).saturating_add(records.load(Ordering::Relaxed));
         let free = self.room.capacity.load(Ordering::Relaxed).saturating_sub(kept).saturating_sub(taken);
         if must_fit && bytes > free {
@@ -237,6 +239,7 @@ impl SpaceAccount {
     }
 
     pub(super) fn file_removed(&self) {
+        // Not below nothing: files that others put back or took away since the start were never counted.
         let one_less = |files: u64| Some(files.saturating_sub(1));
         let _ = self.files.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
         self.volume.iter().for_each(|volume| volume.file_removed());

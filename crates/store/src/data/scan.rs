@@ -132,6 +132,7 @@ pub(super) fn page(
     let mut page = Vec::new();
     let on_volume = dirs(volume)?;
     let first = after.map(names::dir_of).unwrap_or_default();
+    // All directories that there may be, not those that there are: the table may have subfiles of one that was lost.
     for dir in 0..=u8::MAX {
         let name = format!("{dir:02x}");
         if name < first {
@@ -158,6 +159,8 @@ pub(super) fn page(
                 Some(entry) => {
                     page.extend(look(volume, formation, id, &entry).filter(ListedSubfile::is_finished));
                 }
+                // Asked again under the subfile's lock: it may have been made or removed since the directory was
+                // listed.
                 None if expected.is_some_and(|(_, is_lost)| is_lost(id)) => page.push(lost(volume, id)),
                 None => {}
             }
@@ -199,6 +202,7 @@ fn look(volume: &dyn Volume, formation: FormationId, id: SubfileId, entry: &Entr
         .and_then(|header| check_header(header, volume, id, formation));
     let data_at = match &header {
         Ok(header) => header.data_at(),
+        // With the header lost, the data of one with checksums would otherwise seem to begin with 4 GiB of entries.
         Err(_) if volume.open(&name, OpenMode::Existing).is_ok_and(|file| has_sums(&*file)) => SUMMED_DATA_AT,
         Err(_) => SUBFILE_HEADER_LEN,
     };

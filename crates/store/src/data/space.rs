@@ -69,6 +69,7 @@ impl ReservedPages {
     pub(super) fn claim(&mut self, pages: &Range<u64>) {
         for reservation in &mut self.reservations {
             reservation.ranges.remove(pages);
+            // Somebody has written behind the old length: a cut back to it would take these bytes away.
             reservation.len_before = reservation.len_before.filter(|len| pages.end <= *len);
         }
     }
@@ -113,6 +114,7 @@ impl OpenSubfile {
         room: &SpaceAccount,
         pages: &Range<u64>,
     ) -> Result<Vec<Range<u64>>, AccessError> {
+        // The sums' pages first: data that has room but whose sums have none could still fail for want of space.
         self.back_entries(room, pages)?;
         let holes = self.unbacked(pages)?;
         let needed: u64 = holes.iter().map(|hole| hole.end - hole.start).sum();
@@ -123,6 +125,7 @@ impl OpenSubfile {
                 self.measure(room, needed);
                 outcome.map_err(AccessError::from)
             }
+            // All pages without data are known, so looking page by page would find no more.
             Err(free) if !self.spare.unknown => Err(AccessError::Full { needed, free }),
             Err(_) => self.probe(room, &holes, &mut gained),
         };
@@ -228,6 +231,7 @@ impl OpenSubfile {
     pub(super) fn holes_in_file(&self, pages: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
         let (mut at, mut holes) = (pages.start, Vec::new());
         while at < pages.end {
+            // File systems answer in blocks of their own, so the answer is widened to pages and cut to the range.
             let data = self.file().next_data(at)?;
             let data = data.map_or(pages.end..pages.end, |data| {
                 (data.start / PAGE * PAGE).clamp(at, pages.end)..page_up(data.end).min(pages.end)
@@ -261,6 +265,7 @@ impl OpenSubfile {
     /// Frees ranges behind the end of a file, where ext4 makes no holes. If it is known what else is there, all of that
     /// goes by a cut, and what somebody else reserved comes back; otherwise the end moves, behind zeros.
     fn free_behind_end(&mut self, room: &SpaceAccount, ranges: &[Range<u64>], last: u64) {
+        // Cutting would free what others have reserved behind the end, and nobody could say what to allocate again.
         if self.spare.unknown {
             let _ = self.file().set_len(self.data_at() + last);
             ranges.iter().for_each(|range| drop(self.file().punch(self.in_file(range))));
@@ -298,6 +303,7 @@ impl OpenSubfile {
     ) -> Result<(), AccessError> {
         let pages = pages_of(change.offset, change.offset + change.len);
         let gained = self.back(room, &pages)?;
+        // Asked for twice, a range belongs to both: it must not be freed when the first of them is taken back.
         self.spare.claim(&pages);
         let within = change.grow > change.offset && change.grow <= change.offset + change.len;
         let grows = within && change.grow > self.len();

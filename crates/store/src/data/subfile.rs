@@ -218,6 +218,7 @@ impl OpenSubfile {
         range: Range<u64>,
         ahead: u64,
     ) -> io::Result<Option<Range<u64>>> {
+        // In whole pages, or the window would end within a page of which nobody counts the rest.
         let ahead = ahead / PAGE * PAGE;
         let (start, end) = (range.start / PAGE * PAGE, page_up(range.end));
         self.len = self.file.stat()?.len.saturating_sub(self.data_at);
@@ -236,6 +237,7 @@ impl OpenSubfile {
             let real = missing + self.file.stat()?.allocated;
             let more = real.saturating_sub(self.charged);
             if more <= more_max && room.reserve(more).is_ok() {
+                // The real figure may be below what is charged, as after a hole was made; only the growth has to fit.
                 room.correct(self.charged + more, real);
                 self.charged = real;
                 // Nobody hears where they write, so it may be anywhere.
@@ -397,6 +399,7 @@ impl OpenSubfile {
             let _ = self.file.set_len(self.data_at + self.len);
         }
         self.measure(room, reserved);
+        // A failed write may leave a hole, or pages behind the end; arithmetic would count both wrongly from here on.
         self.measured |= self.charged != dense(self.len, self.sums.is_some());
     }
 
@@ -447,8 +450,11 @@ impl OpenSubfile {
         if self.len > len_max || self.measured {
             let gone = self.len.min(len_max)..self.len;
             self.zeroing(&gone, true, |open| {
+                // The length is noted behind the cut: a cut that failed is tried again, and only if there is something
+                // to cut.
+                open.file.set_len(open.data_at + gone.start)?;
                 open.len = gone.start;
-                open.file.set_len(open.data_at + open.len)
+                Ok(())
             })?;
             if self.measured {
                 self.measure(room, 0);

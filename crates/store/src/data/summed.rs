@@ -223,6 +223,8 @@ impl OpenSubfile {
         let note = if unsure.is_empty() {
             ChangeNote { blocks: blocks.clone(), until, flux: sums.flux }
         } else {
+            // There is space for one note only, so it names one range that holds both; it counts until a later note
+            // replaces it.
             let hull = unsure.start.min(blocks.start)..unsure.end.max(blocks.end);
             ChangeNote { blocks: hull, until: Completion::Noted, flux: true }
         };
@@ -263,6 +265,7 @@ impl OpenSubfile {
 
     fn expect_flux(&mut self, first: u64) {
         if let Some(sums) = &mut self.sums {
+            // The search that is under way would pass by blocks in front of where it stands.
             sums.settle_from = if sums.flux { sums.settle_from.min(first) } else { first };
             sums.flux = true;
         }
@@ -314,6 +317,7 @@ impl OpenSubfile {
             self.compare(at, count, rest)?;
             done += count;
             assert!(done <= total, "read {done} bytes into buffers of {total}");
+            // A further read would return nothing, and costs a system call for each read at the end of a file.
             if done >= total || at + count as u64 >= len {
                 break;
             }
@@ -523,6 +527,7 @@ impl OpenSubfile {
         if is_cut {
             blocks.end = BLOCKS_MAX;
         }
+        // Whole blocks become holes without being read; only those at both ends keep bytes that a new sum has to cover.
         let whole = data.start.div_ceil(SUM_BLOCK)..if is_cut { BLOCKS_MAX } else { data.end / SUM_BLOCK };
         let mut parts = Vec::new();
         for block in [data.start / SUM_BLOCK, data.end / SUM_BLOCK] {
@@ -533,6 +538,7 @@ impl OpenSubfile {
                 data.end.min(first + SUM_BLOCK)
             };
             let is_part = block < BLOCKS_MAX && !whole.contains(&block) && part.start < part.end;
+            // Both ends may be in one block.
             if is_part && parts.iter().all(|(known, _)| *known != block) {
                 let within = (part.start - first) as usize..(part.end - first) as usize;
                 parts.push((block, self.zeroed_part(block, within)));
@@ -572,6 +578,7 @@ impl OpenSubfile {
         self.become_sure();
         let blocks = sums::blocks_of(window);
         self.note(&blocks, Completion::Noted)?;
+        // Each window holds the one before, so the last is all that processes may have written to.
         self.sums.iter_mut().for_each(|sums| sums.lent = blocks.clone());
         Ok(())
     }
@@ -621,6 +628,7 @@ impl OpenSubfile {
         let mut found = Compared::default();
         let Some(first) = self.next_used(from)? else { return Ok(found) };
         let data_len = self.file().stat()?.len.saturating_sub(self.data_at());
+        // One block at least: a sum behind the end of the file is a block that was lost, and is to be found wrong.
         let end = data_len.div_ceil(SUM_BLOCK).max(first + 1);
         let blocks = first..(first + PIECE_BLOCKS).min(end).min(BLOCKS_MAX);
         let mut entries = self.entries(&blocks)?;

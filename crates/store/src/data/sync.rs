@@ -159,7 +159,10 @@ impl DataStore {
         }
         // One after the other: a sync that begins behind a failed one would find its error consumed and succeed.
         let turn = self.sync_failures.dir_turn(id);
+        // With each sync, not only the first: whether the name has ever been made durable is known to nobody after a
+        // restart.
         turn.run(|| self.sync_dir_alone(id))?;
+        // Last: as long as the name may be lost, so may the bytes.
         self.sync_failures.forget(id);
         Ok(())
     }

@@ -197,7 +197,10 @@ impl SlotIndex {
             for slot in slots {
                 match Key::from_slot(slot) {
                     _ if *slot == FREE => known.free.push(known.count),
-                    Some(key) if known.slots.insert(key, known.count).is_none() => {}
+                    // The first slot of a subfile stays its own: a second one counts as free, and is given to others.
+                    Some(key) if !known.slots.contains_key(&key) => {
+                        known.slots.insert(key, known.count);
+                    }
                     Some(_) | None => {
                         wrong += 1;
                         known.free.push(known.count);

@@ -60,6 +60,7 @@ impl ChannelInUse<'_> {
 
 impl Drop for ChannelInUse<'_> {
     fn drop(&mut self) {
+        // Never reset, not even by a new session: no number stands for two changes.
         self.channels.free.lock().push(self.channel);
         self.channels.returned.notify_one();
     }

@@ -22,7 +22,7 @@ thread_local! {
 }
 
 /// Does something whose records the mirror may make later, if `defers`. The caller has them made before it answers or
-/// asks anybody ([`MirroredVolumes::make_deferred`](crate::Mirror::make_deferred)).
+/// asks anybody ([`MirroredVolumes::make_deferred`](crate::MirroredVolumes::make_deferred)).
 pub fn with_deferred_writes<R>(defers: bool, act: impl FnOnce() -> R) -> R {
     struct RestoreOnDrop(bool);
     impl Drop for RestoreOnDrop {
@@ -135,6 +135,12 @@ impl DeferredWrites {
             bytes <= BATCH_MAX
         };
         let count = waiting.iter().take(WRITES_MAX).take_while(fits).count();
+        // Each write is at most a message long; otherwise the first would never fit, and all behind it wait for ever.
+        assert!(
+            count > 0 || waiting.is_empty(),
+            "the first deferred write of {} fits no message",
+            waiting.len()
+        );
         if count == waiting.len() { mem::take(&mut waiting) } else { waiting.drain(..count).collect() }
     }
 

@@ -155,6 +155,7 @@ impl MirroredVolume {
                 let change = VolumeChange::Write { name: name.to_owned(), extents: vec![(0, len)] };
                 parts.push(Part { volume: self.index, change, payload: &payload, local: &mut fill });
             }
+            // Together, so that a new subfile costs one round trip, and is not left without its header between two.
             self.mirror.change_all(ChangeOrder::Free, parts)?;
             let made = made.into_inner().ok_or_else(|| system_error(Errno::EIO))?;
             Ok(self.file(made, Arc::clone(entry)))
@@ -229,6 +230,7 @@ impl Volume for MirroredVolume {
             if of_old.as_deref() != Some(from) || of_new.as_deref() != Some(to) {
                 continue;
             }
+            // What would fail here is found out before the backup does it, where it would succeed.
             self.inner.open(from, OpenMode::Existing)?;
             self.check_parent(to)?;
             match self.inner.open(to, OpenMode::Existing) {
@@ -345,6 +347,7 @@ impl MirroredFile {
 
     /// Gives the file bytes up to `end` and some behind it, at both nodes, unless it has them. Returns whether it has.
     fn has_allocated(&self, start: u64, end: u64) -> bool {
+        // Read before the allocation: a session that begins meanwhile has it made again.
         let now = self.mirror.allocated_in.load(Ordering::Acquire);
         let counts = self.name.allocated_in.load(Ordering::Acquire) == now;
         if counts && end <= self.name.allocated.load(Ordering::Acquire) {

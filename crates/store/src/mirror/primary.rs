@@ -306,6 +306,7 @@ impl MirroredVolumes {
             (Mode::Starting, Some(_)) => Mode::Starting,
             (_, Some(_)) => Mode::Detached,
         };
+        // What is known of the old backup says nothing about the new one.
         (*self.copy.lock(), *self.copying.lock()) = (CopyPlan::default(), None);
         self.suspects.lock().clear();
         self.lease.lock().end();
@@ -335,6 +336,7 @@ impl MirroredVolumes {
             return Ok(());
         }
         let mut noted = self.notes_unsent.lock();
+        // Written on a change only: it is synced, and each change before the first session comes by here.
         if *noted != has_unsent {
             let (backup, epoch) = (session.backup, session.epoch);
             self.write_note(MirrorRole::Primary { backup, epoch, has_unsent })?;

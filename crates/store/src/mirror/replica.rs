@@ -205,6 +205,8 @@ impl Replica {
         let malformed = none(ReplicaOutcome::Failed { errno: Errno::EPROTO.code() });
         let Some(channel) = self.channels.get(usize::from(request.channel)) else { return malformed };
         let Some(changes) = with_payloads(&request.changes, payload) else { return malformed };
+        // Held while the change is made: the same request over a second connection waits, and gets the first one's
+        // outcome.
         let mut channel = channel.lock();
         let applied = match channel.admit(request.sequence) {
             Admission::Repeated(applied) => applied,
@@ -288,6 +290,7 @@ impl Replica {
             self.dirs.note(&sealed, state.volume_count, state.lease_length).map_err(SealError::Io)?;
             state.epoch = sealed;
         }
+        // A daemon is about to open the directories for itself, so nothing may be kept open or believed from here on.
         state.knows_changes = false;
         self.files.lock().clear();
         state.volumes.clear();
@@ -329,6 +332,7 @@ impl Replica {
                 files.remove(&(index, from.clone()));
                 files.remove(&(index, to.clone()));
                 drop(files);
+                // Asked for before, since afterwards the replaced file has no name to ask by.
                 let replaced = allocated(volume, to)?;
                 match volume.rename(from, to) {
                     // Its copy has yet to be made, under the new name.

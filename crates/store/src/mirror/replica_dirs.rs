@@ -46,7 +46,8 @@ impl ReplicaDirs {
         &self.volumes[usize::from(volume) % self.volumes.len()]
     }
 
-    /// Returns the note of the replicas; `None` if they are not there.
+    /// Returns the noted state of the replicas, their number of volumes and the length of a lease; all zero if there is
+    /// no note.
     ///
     /// # Errors
     /// The system's, and those of a damaged note.
@@ -90,6 +91,7 @@ impl ReplicaVolumes for ReplicaDirs {
         let identity = VolumeIdentity { formation: self.formation, node: self.node, index: volume };
         let opened: Arc<dyn Volume> = Arc::new(self.open_dir(volume, identity).map_err(io::Error::other)?);
         let counted = self.counted.lock().get(&volume).copied().unwrap_or(0);
+        // Opened again, as after a seal that was given up: what was counted for it before is replaced, not added to.
         self.correct_space(volume, counted, allocated_in(&*opened)?);
         Ok(opened)
     }

@@ -70,6 +70,7 @@ impl Records {
             let _ = remove_file(&*self.volume, &unfinished_name(FileKind::Snapshot));
         }
         let (records, snapshot_bytes) = written?;
+        // Before the old logs are removed: if that fails, what they could not sync is durable all the same.
         self.logs_are_replaced(header.generation);
         self.totals.snapshot_bytes.store(snapshot_bytes, Ordering::Relaxed);
         let log_bytes = self.totals.log_bytes.fetch_sub(replaced_bytes, Ordering::Relaxed);

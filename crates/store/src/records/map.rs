@@ -170,6 +170,7 @@ impl SlotMap {
     pub(super) fn delete(&mut self, key: &[u8]) -> Change {
         let Entry::Occupied(mut bucket) = self.records.entry(head_of(key)) else { return Change::default() };
         let taken = match bucket.get() {
+            // A bucket without records would be met by each search of its head, so it goes with its last one.
             Bucket::One(record) if record.key() == key => {
                 let Bucket::One(record) = bucket.remove() else { return Change::default() };
                 Some(record)

@@ -163,6 +163,7 @@ impl EntryReader {
         assert!(at.checked_add(count).is_some_and(|end| end <= self.len), "bytes behind the end of a file");
         let window_end = self.window_at + self.window.len() as u64;
         if at < self.window_at || at + count > window_end {
+            // From `at` on, so that a body that is longer than the window is in one piece.
             self.fill(at, count.max(WINDOW_LEN).min(self.len - at))?;
         }
         let start = (at - self.window_at) as usize;

@@ -95,6 +95,7 @@ impl Records {
         let newest = files.iter().filter(|(kind, _)| *kind == FileKind::Snapshot).map(|(_, at)| *at).max();
         let mut expected = newest.unwrap_or(1);
         for (generation, kinds) in &by_generation {
+            // Logs before the newest snapshot are not missed: it has what they say. They are there only after a kill.
             if kinds.contains(&FileKind::Log) && *generation >= expected {
                 (expected..*generation).for_each(|missing| run.note_missing(missing));
                 expected = generation.saturating_add(1);
@@ -252,6 +253,7 @@ impl<'a> Run<'a> {
         }
         self.out.lost_records = end.unwrap_or(0).saturating_sub(had as u64);
         match header {
+            // The log of the same generation goes on right behind what the snapshot holds.
             Some(header) => (self.last, self.exact) = (header.base, true),
             None => self.exact = false,
         }

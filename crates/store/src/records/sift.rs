@@ -90,6 +90,8 @@ impl<'a> FileSifter<'a> {
     /// Takes what is at an offset; where to go on.
     fn step(&mut self, at: usize) -> usize {
         let Some((head, corrected)) = self.head(at) else { return self.search(at) };
+        // A sound head with an old number is a copy of an entry within a value, or the rest of a file that was put
+        // back.
         if head.sequence <= self.last {
             return self.search(at);
         }

@@ -201,6 +201,7 @@ fn read_version(path: &Path, root: BorrowedFd<'_>) -> StoreResult<Option<(Volume
         file => file.map_err(|e| failed(path, "open identity file", e))?,
     };
     let mut bytes = Vec::with_capacity(IDENTITY_LEN);
+    // Whatever somebody put under this name, no more of it is read than an identity has.
     let mut limited = std::fs::File::from(file).take(IDENTITY_LEN as u64);
     limited
         .read_to_end(&mut bytes)
@@ -316,6 +317,7 @@ fn remove_content(path: &Path, root: BorrowedFd<'_>) -> StoreResult<()> {
             Err(error) => return Err(failed(path, note, error)),
         }
     }
+    // Before the identity goes: by that a removal that was killed is found and finished.
     give_mode_back(path, root)?;
     rustix::fs::unlinkat(root, IDENTITY_NAME, AtFlags::empty())
         .map_err(|e| failed(path, "remove identity file", e))?;

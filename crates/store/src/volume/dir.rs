@@ -196,6 +196,7 @@ impl DirFile {
 
 impl VolumeFile for DirFile {
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
+        // More is `EINVAL`; the callers go on with the rest, as after any short read or write.
         let count = bufs.len().min(BUFFERS_MAX);
         match bufs.get_mut(..count) {
             Some([one]) => Ok(retry_on_intr(|| rustix::io::pread(&self.fd, &mut one[..], offset))?),
@@ -220,6 +221,7 @@ impl VolumeFile for DirFile {
         }
         let mapped = match WritablePages::map(self.fd.as_fd(), start, len) {
             Ok(mapped) => mapped,
+            // Single writes would meet the same lack of space, after having written some of the places.
             Err(error) if error.kind() == io::ErrorKind::StorageFull => return Err(error),
             // A limit on mappings is none on files.
             Err(_) => return write_each(self, base, places),
@@ -241,6 +243,7 @@ impl VolumeFile for DirFile {
         // These move the descriptor's position, which nothing here uses.
         let start = match rustix::fs::seek(&self.fd, SeekFrom::Data(from)) {
             Ok(start) => start,
+            // So the kernel says that there is no data behind the offset, or that the offset is behind the end.
             Err(SystemError::NXIO) => return Ok(None),
             Err(error) => return Err(error.into()),
         };

@@ -53,6 +53,8 @@ pub(crate) fn write_text(volume: &Path, (name, unfinished): (&str, &str), text: 
     file.write_all(text)?;
     file.sync_all()?;
     std::fs::rename(&unfinished, volume.join(name))?;
+    // The content is synced before the name and the name after it: a host that fails leaves the old text or the new
+    // one.
     File::open(volume)?.sync_all()
 }
 

@@ -118,6 +118,7 @@ impl MirroredVolumes {
     fn change_with_deferred(&self, order: ChangeOrder, mut own: Vec<Part<'_>>) -> io::Result<()> {
         let turn = match order {
             _ if self.deferred.are_made(self.deferred.last()) => None,
+            // Without the turn a free change goes alone: waiting would make it as slow as the change that has the turn.
             ChangeOrder::Free => self.deferred.turn.try_lock(),
             ChangeOrder::BehindDeferred => Some(self.turn_at_deferred()?),
         };
@@ -174,6 +175,7 @@ impl MirroredVolumes {
         let (made, outcome) = self.make(&mut writes.chain(own).collect::<Vec<_>>());
         let are_all = made >= taken.len();
         self.deferred.end(taken, made);
+        // Here the error is that of a deferred write; the outer result tells it from one of the caller's own change.
         if are_all { Ok(outcome) } else { outcome.map(Ok) }
     }
 
@@ -209,6 +211,7 @@ impl MirroredVolumes {
             if let Err(error) = done {
                 return (made, Err(error));
             }
+            // Set behind the first attempt: a session that comes at the last moment is still used.
             failed |= is_attached;
         }
         (made, Ok(()))
