@@ -193,6 +193,8 @@ impl Transcript {
         mac.update(&[self.way as u8]);
         mac.update(&self.generation.to_le_bytes());
         mac.update(&self.epoch.to_le_bytes());
+        // All that Hello says is under the proof: whoever changes a byte of it on the way is refused as one without the
+        // secret.
         let (node, epoch) = self.daemon.map_or((NODE_ANY, 0), |daemon| (daemon.node.0, daemon.epoch));
         mac.update(&node.to_le_bytes());
         mac.update(&epoch.to_le_bytes());

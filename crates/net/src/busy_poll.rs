@@ -64,6 +64,7 @@ impl BusyPoll {
 
     /// Notes the outcome of a wait: the answer came while it was polled for, or later.
     pub(crate) fn saw(&self, watching: &PollAttempt, answered: bool) {
+        // A wait that did not poll says nothing about polling; it would undo what the others have learned.
         if watching.since.is_some() {
             let failures = if answered { 0 } else { self.failures.load(Ordering::Relaxed).saturating_add(1) };
             self.failures.store(failures, Ordering::Relaxed);

@@ -81,6 +81,8 @@ pub(crate) fn begin_to_ask(target: SocketAddr) -> io::Result<OwnedFd> {
     sockopt::set_tcp_nodelay(&socket, true)?;
     retransmission::bound_retransmission(&socket);
     retransmission::enable_keepalive(&socket);
+    // Connecting goes on in the background; only calls that find it unfinished would wait, and the steps ask without
+    // waiting.
     rustix::io::ioctl_fionbio(&socket, false)?;
     Ok(socket)
 }

@@ -126,6 +126,8 @@ impl Connection {
     /// not open there.
     pub fn last_word(&self, request: &Request<'_>, error: NetError) -> NetError {
         let (mut header, mut have) = ([0; FRAME_HEADER_LEN], 0);
+        // Only an encrypted connection is ended by the server for a damaged request before all of it has come:
+        // elsewhere the seal is compared at the end.
         while self.channel.is_some() && have < FRAME_HEADER_LEN {
             match self.receive_now(&mut [IoSliceMut::new(&mut header[have..])]) {
                 Ok(Some(came)) => have += came,
@@ -155,6 +157,11 @@ impl Connection {
 
     /// Returns the header of a request for this connection.
     pub fn header(&self, request: &Request<'_>) -> [u8; FRAME_HEADER_LEN] {
+        assert!(
+            request.body.len() == request.frame.body_len as usize,
+            "a body of {} bytes",
+            request.body.len()
+        );
         let seal = self.way.seal(request.body, request.payload.iter().map(|part| &**part));
         Frame { seal, ..request.frame }.to_bytes()
     }
@@ -182,6 +189,7 @@ impl Connection {
     pub fn send_now(&self, parts: &[IoSlice<'_>]) -> Result<Option<usize>, NetError> {
         let Some(channel) = &self.channel else { return self.send_bytes_now(parts) };
         let sealing = &mut channel.lock().sealing;
+        // A record that is sealed has its number: nothing may be sealed behind it before it is gone.
         if !self.flush_records(sealing)? {
             return Ok(None);
         }

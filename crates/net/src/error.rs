@@ -144,6 +144,7 @@ impl NetError {
                 | NetError::Damaged { .. }
                 | NetError::Refused { reason: HandshakeRefusal::Moved, .. }
         );
+        // With `EFAULT` the caller's buffer is as bad at the next attempt.
         passes && !self.is_fault()
     }
 

@@ -42,6 +42,7 @@ impl PartialEq for Generation {
 pub(crate) fn next_number(last: u64) -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let (s, ns) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
+    // The clock may stand still between two calls, and a repeated number would supersede nothing.
     s.saturating_mul(NS_PER_S).saturating_add(ns).max(last.saturating_add(1))
 }
 

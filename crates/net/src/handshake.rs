@@ -75,6 +75,7 @@ impl KeyPair {
         secret: &Secret,
         side: HandshakeRole,
     ) -> Result<Option<Channel>, HandshakeError> {
+        // Taken: with the same keys again, two channels would number different records alike.
         let Some(private) = self.private.take() else { return Ok(None) };
         let (theirs, other) = match side {
             HandshakeRole::Client => (transcript.server_key, HandshakeRole::Server),
@@ -293,6 +294,7 @@ impl ServerSide {
                 }
                 step
             }
+            // A proof without a challenge, or a second Hello, which would draw keys as often as a stranger likes.
             _ => HandshakeStep::Hang,
         }
     }

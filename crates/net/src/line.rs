@@ -71,6 +71,7 @@ impl Line {
         loop {
             let (len, came) = self.receive_some(buffer.get_mut(have..).unwrap_or_default())?;
             have += len;
+            // The kernel gives it with the first bytes that it was sent with, which need not be all of the answer.
             descriptor = descriptor.or(came);
             let Some((header, _)) = buffer.get(..have).and_then(<[u8]>::split_first_chunk) else {
                 continue;
@@ -113,6 +114,8 @@ impl Line {
                 }
                 Ok(_) => return Err(lost(io::ErrorKind::UnexpectedEof.into())),
                 Err(Errno::INTR) => {}
+                // The socket blocks: this is its timeout.
+                Err(Errno::AGAIN) => return Err(self.connection.timed_out()),
                 Err(cause) => return Err(lost(cause.into())),
             }
         }

@@ -307,6 +307,7 @@ impl Link {
         match handshake.take(auth, 0, |_| true, frame, &rest) {
             HandshakeStep::Reply(answer) => self.outgoing.extend(answer),
             HandshakeStep::Admit(answer, ..) => {
+                // Welcome is the first encrypted message, so the channel is set up before it is put into the queue.
                 let (pad, channel) = (handshake.pad(auth).unwrap_or_default(), handshake.channel());
                 self.encrypt(channel)?;
                 self.put(&[&answer])?;
@@ -333,6 +334,7 @@ impl Link {
         }
         let proof = client.prove(frame, body).map_err(&failed)?;
         let channel = client.channel().map_err(&failed)?;
+        // In this order: the proof itself is sent in the clear, as the server has no keys before it.
         self.put(&[&proof])?;
         self.encrypt(channel)?;
         self.flush()
@@ -457,6 +459,7 @@ fn read_opened(
     stream: &mut TcpStream,
     into: &mut [u8],
 ) -> Result<(), RecordReadError<io::Error>> {
+    // What follows the handshake belongs to the owner of the connection, who reads the socket itself.
     opening.read_nothing_ahead(true);
     let mut have = 0;
     while let Some(rest) = into.get_mut(have..).filter(|rest| !rest.is_empty()) {

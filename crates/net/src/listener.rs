@@ -103,6 +103,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
         Ok(meta) if !meta.file_type().is_socket() => Err(io::ErrorKind::AlreadyExists.into()),
+        // A socket without a listener is what a killed process leaves; only the kernel knows whether one listens.
         Ok(_) => match UnixStream::connect(path) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
             _ => Err(io::ErrorKind::AddrInUse.into()),

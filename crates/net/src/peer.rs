@@ -144,6 +144,7 @@ impl Peer {
         let link = self.link.try_read_until(patience.deadline).ok_or_else(|| self.busy(&patience))?;
         let episode = link.episode;
         drop(link);
+        // The report may come after a request has noticed the same loss and reconnected: the new connections are fine.
         if self.transport.leads_to(broken) {
             self.lost(episode);
         }
@@ -236,6 +237,7 @@ impl Peer {
             hook::run();
             let link = self.enter(&mut patience)?;
             let episode = link.episode;
+            // Not 0, which stands for the transport's own time.
             request.frame.wait_ms = u32::try_from(patience.left().as_millis()).unwrap_or(u32::MAX).max(1);
             // Without a copy as long as nothing was damaged: large payloads are sent from the program's own pages.
             let outcome = if patience.damages == 0 {
@@ -313,6 +315,7 @@ impl Peer {
             request.frame.flags = request.frame.flags.with(Flags::RETRY);
         }
         patience.failures += 1;
+        // The first time without a pause: the supervisor keeps the listener, so a restarted daemon accepts at once.
         if patience.failures > 1 { self.pause(cause, patience) } else { Ok(()) }
     }
 
@@ -326,6 +329,7 @@ impl Peer {
             drop(link);
             // Exclusive: the callback tells the node what this client has open, and no request may overtake that.
             let mut link = self.link.try_write_until(patience.deadline).ok_or_else(|| self.busy(patience))?;
+            // Between the two locks another thread may have reconnected.
             if !self.is_up(&link) {
                 self.reconnect(&mut link, patience)?;
             }

@@ -30,6 +30,7 @@ pub fn await_any(waits: &[Wait<'_>], may_wait: bool) -> Vec<bool> {
     let mut polled: Vec<PollFd<'_>> =
         waits.iter().map(|wait| PollFd::from_borrowed_fd(wait.socket, wait.events)).collect();
     // The hook has another thread go on with other requests; that is worth it only before a real wait.
+    // Without a hook the first look would only cost a system call: the real wait returns at once if something is ready.
     if may_wait && !(hook::is_set() && poll_for(&mut polled, Duration::ZERO)) {
         hook::run();
         let until = waits.iter().map(|wait| wait.until).min();

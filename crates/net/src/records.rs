@@ -231,6 +231,7 @@ impl Opening {
     fn len(&self) -> Result<Option<usize>, Forged> {
         let Some(header) = self.raw().first_chunk::<LEN_LEN>() else { return Ok(None) };
         let len = u64::from_le_bytes(*header) as u32 as usize;
+        // Checked before any room is made: the header is not authenticated before the whole record is there.
         let is_possible = len > TAG_LEN && len <= RECORD_LEN_MAX + TAG_LEN;
         if is_possible && *header == header_of(len) { Ok(Some(LEN_LEN + len)) } else { Err(Forged) }
     }
@@ -256,6 +257,7 @@ impl Opening {
 
     /// Returns the room for what is missing of `len` bytes, behind what is there.
     fn room(&mut self, len: usize) -> &mut [u8] {
+        assert!(self.plain.is_empty(), "{} opened bytes would be overwritten", self.plain.len());
         if self.raw.start > 0 {
             self.buffer.copy_within(self.raw.clone(), 0);
             self.raw = 0..self.raw.len();

@@ -58,6 +58,7 @@ impl SealedReader {
     /// That of the system.
     pub fn set_deadline(&mut self, deadline: Option<Instant>) -> io::Result<()> {
         if self.deadline.is_some() && deadline.is_none() {
+            // The last timeout of the deadline before would end reads that may take any time now.
             sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, None)?;
         }
         self.deadline = deadline;
@@ -215,6 +216,7 @@ pub fn accept_sealed(
             && let Some(named) = body.first_chunk::<16>()
             && let Ok(named) = FormationId::from_bytes(named)
         {
+            // An unknown name has a secret too, one that nobody has: a stranger cannot find out which names there are.
             name = Some(auth_of(named));
         }
         let Some(auth) = &name else { return Err(alien("something else than a handshake")) };

@@ -155,6 +155,8 @@ impl<'a> Reply<'a> {
     }
 
     pub(crate) fn take_descriptor(&mut self) -> Option<OwnedFd> {
+        // A handler that fails after it has set one answers with an error, along with which nobody expects a
+        // descriptor.
         self.descriptor.take().filter(|_| self.status == 0)
     }
 
@@ -164,6 +166,7 @@ impl<'a> Reply<'a> {
         self.payload_len = 0;
         self.body.clear();
         let detail = error.detail().unwrap_or_default();
+        // The client reads it as text, so it is not cut within a character.
         let end = (0..=DETAIL_MAX.min(detail.len())).rev().find(|at| detail.is_char_boundary(*at));
         self.body.extend_from_slice(detail.get(..end.unwrap_or(0)).unwrap_or_default().as_bytes());
     }

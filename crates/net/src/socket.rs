@@ -116,6 +116,7 @@ impl SocketTransport {
     /// Notes a socket, to be shut down when the node moves. If it has moved since the address was read, that is now.
     fn register(&self, socket: Weak<OwnedFd>, address: &Address) {
         let mut pool = self.pool.lock();
+        // Under the lock that a redirection takes: it shuts down each socket, or this one is shut down here.
         if pool.address != *address {
             return shut_down(&socket);
         }
@@ -237,6 +238,7 @@ impl Transport for SocketTransport {
         };
         let connection = self.open(generation, wait)?;
         let mut pool = self.pool.lock();
+        // Otherwise the node has moved meanwhile, and the caller, which compares redirections, connects again.
         if pool.generation == generation {
             pool.instance = Some(connection.instance());
             pool.idle.push(connection);
@@ -357,6 +359,7 @@ impl InFlightRequest for StepwiseRequest<'_> {
                 Ok(head)
             }
             (Some(Err(error)), stage) => {
+                // An attempt to connect that failed says nothing about connections that are open.
                 if matches!(stage, Stage::Open(..)) {
                     self.transport.forget_idle();
                 }

@@ -93,6 +93,7 @@ impl ExchangeProgress {
     ) -> Result<Option<ReplyHead>, NetError> {
         let outcome =
             if self.send(connection, request)? { self.receive(connection, request, into)? } else { None };
+        // Asked last: what has arrived counts, however late this thread comes to look.
         if outcome.is_none() && self.moved.elapsed() >= connection.patience() {
             return Err(connection.timed_out());
         }

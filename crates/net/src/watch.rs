@@ -49,6 +49,7 @@ impl Watch {
     /// Watches a connection to a node until its descriptor is closed on this side.
     pub(crate) fn add(&self, socket: impl AsFd, node: NodeId, instance: u64) {
         let key = u64::from(node.0) << RUN_BITS | run_of(instance);
+        // Not `IN`: answers arrive on these sockets too, and each would wake the watch.
         let flags = EventFlags::RDHUP | EventFlags::ONESHOT;
         if let Err(error) = epoll::add(&self.epoll, socket, EventData::new_u64(key), flags) {
             log::warn!(why:% = error; "a connection to {node} is not watched");

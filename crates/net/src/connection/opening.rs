@@ -137,6 +137,7 @@ impl Opening {
             return Err(NetError::Connect { address, cause });
         }
         let socket = first_of(&mut self.others).map_err(|cause| NetError::Connect { address, cause })?;
+        // Zero, so that `set_wait` sets the timeouts of the new socket as well.
         (self.connection.socket, self.connection.wait) = (Arc::new(socket), Duration::ZERO);
         self.connection.set_wait(wait)?;
         self.moved = Instant::now();
@@ -189,6 +190,7 @@ impl Opening {
             if let Some(frame) = self.incoming.first_chunk::<FRAME_HEADER_LEN>() {
                 let frame = self.connection.decode(Some(frame))?;
                 let (len, have) = (frame.body_len as usize, self.incoming.len() - FRAME_HEADER_LEN);
+                // The server says nothing more before it is answered, so what is longer comes from another program.
                 if len > HANDSHAKE_BODY_MAX || have > len {
                     return Err(self.connection.alien("a handshake that is too long"));
                 }

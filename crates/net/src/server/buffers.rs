@@ -33,6 +33,7 @@ impl Buffers {
     /// Returns a buffer of `len` bytes with undefined content.
     pub fn take(self: &Arc<Buffers>, len: usize) -> Buffer {
         let capacity = len.max(BUFFER_LEN_MIN).checked_next_power_of_two().unwrap_or(len);
+        // A buffer of this very size or none: a larger one would be kept from those who need all of it.
         let reused = self.idle.lock().take(capacity);
         // Fresh memory comes as zero pages, which cost nothing before bytes arrive in them.
         let bytes = reused.unwrap_or_else(|| vec![0; capacity]);

@@ -168,6 +168,7 @@ impl Connection {
             next => next,
         };
         let next = next.unwrap_or(Interest::Close);
+        // Before the connection is given back: a deadline that passes later must not end one that has proven itself.
         if was_shaking && matches!(state.phase, Phase::Open(_)) {
             proven();
         }
@@ -469,6 +470,10 @@ impl ConnectionState {
             // It may have been refused for that alone. Whoever still waits here asks again over another connection.
             return Err(TransferError::Close);
         }
+        assert!(
+            descriptor.is_none() || payload_len == 0,
+            "a descriptor with a payload of {payload_len} bytes"
+        );
         let mut head = frame.reply(status, reply_body.len() as u32, payload_len as u32);
         let payload = target.buffer.as_deref().and_then(|buffer| buffer.get(..payload_len));
         // The header announces it: an answer with less would take the next one's bytes.
@@ -476,6 +481,7 @@ impl ConnectionState {
         head.seal = context.connection.way.seal(reply_body, payload);
         let header = head.to_bytes();
         if outcome == Outcome::Panicked {
+            // The client stays, so that `end` tells the service that its connection is gone.
             self.phase = Phase::Ending(Some(client));
         }
         match descriptor {

@@ -96,6 +96,7 @@ impl Lane {
         epoll::add(&lane.epoll, &lane.wake, EventData::new_u64(KEY_WAKE), EventFlags::IN)?;
         for (key, (listener, _)) in (KEY_LISTENERS..).zip(&lane.listeners) {
             rustix::io::ioctl_fionbio(listener, true)?;
+            // Again, also for a socket that listens already: the standard library chose a smaller backlog for it.
             rustix::net::listen(listener, BACKLOG)?;
             // One shot, here and for connections: an event wakes one thread, and no other gets it before this one
             // has rearmed it.
@@ -241,6 +242,7 @@ impl Lane {
 
     /// Listens again after descriptors had run out: some time has passed, or one was closed.
     fn retry_accepting(&self) {
+        // All of them: which ones were left disarmed is not noted, and arming one that is armed changes nothing.
         if self.starved.swap(false, Ordering::AcqRel) {
             let keyed = (KEY_LISTENERS..).zip(&self.listeners);
             keyed.for_each(|(key, (listener, _))| self.arm(listener, key, EventFlags::IN));
@@ -351,6 +353,7 @@ impl Lane {
     /// Gives a connection to the lane that it belongs to. Its key is unique there, since all come from here.
     fn pass_on(&self, connection: &Arc<Connection>, next: Interest) {
         let Some(other) = &self.others else { return self.close(connection) };
+        // Before the other set has it: two threads of two lanes must not get an event of one connection.
         let _ = epoll::delete(&self.epoll, connection);
         let key = connection.key();
         // Known there before it is watched there, as in `welcome`.
@@ -362,6 +365,7 @@ impl Lane {
             log::warn!(why:% = error; "cannot watch a new connection, which is closed");
             return other.close(connection);
         }
+        // It may have no thread yet: it starts without one, and this is the first connection that it gets.
         other.leave_one();
     }
 

@@ -35,6 +35,7 @@ impl LaneGenerations {
     fn join(&mut self, number: (u32, u64)) -> Generation {
         match self.newest.join(number) {
             GenerationMatch::Apart => Generation::default(),
+            // Begun before the newest one, and admitted behind it: what it carries must not count any more.
             GenerationMatch::Superseded => {
                 let late = Generation::default();
                 late.supersede();
@@ -125,6 +126,8 @@ impl Handshakes {
         if self.deadlines.len() <= HANDSHAKES_MAX {
             return None;
         }
+        let count = self.deadlines.len();
+        assert!(count == HANDSHAKES_MAX + 1, "{count} handshakes, at most {HANDSHAKES_MAX} are kept");
         self.deadlines.pop_first().map(|(key, _)| key)
     }
 
