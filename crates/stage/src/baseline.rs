@@ -61,6 +61,7 @@ impl Baseline {
     pub fn below(&self, root: &Path) -> Baseline {
         let paths = self.numbers.iter();
         let numbers = paths.filter_map(|(path, ino)| Some((path.strip_prefix(root).ok()?.to_owned(), *ino)));
+        // Changes and digests are by inode number, and so of any path.
         Baseline { numbers: numbers.collect(), ..self.clone() }
     }
 

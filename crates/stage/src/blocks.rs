@@ -35,6 +35,7 @@ pub(crate) type BlockHash = [u8; 32];
 pub(crate) fn file_digest(values: &[BlockHash]) -> Hash {
     match values {
         [] => blake3::hash(b""),
+        // A single block was hashed as the root of the tree (`is_whole`), and is the digest already.
         [only] => Hash::from_bytes(*only),
         _ => {
             let (left, right) = values.split_at(left_of(values.len()));
@@ -169,6 +170,7 @@ fn each_run(
     let mut at = start;
     while at < end {
         let (begin, data_end) = if sparse { next_data(from, at, end) } else { (at, end) };
+        // A hole is hashed as what reading it would give, so a copy without holes has the same digest.
         hasher.zeros(begin - at);
         at = begin;
         while at < data_end {

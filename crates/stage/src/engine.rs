@@ -221,6 +221,7 @@ impl<'a> Worker<'a> {
                     self.engine.progress.copied(sealed.line.size);
                     return Some(*sealed);
                 }
+                // It has grown since the scan.
                 Ok(SmallCopyResult::Large) => {
                     self.queue.push_first(std::iter::once(Task::Large(number, tried)));
                     return None;
@@ -255,6 +256,7 @@ impl<'a> Worker<'a> {
             let chunk = std::iter::once(first).chain(sealed.by_ref().take(BATCH - 1)).collect();
             chunks.push(Task::Commit(chunk));
         }
+        // In chunks for all workers: each reads its files back, which one alone would take long for.
         self.queue.push_first(chunks.into_iter());
     }
 

@@ -147,6 +147,7 @@ impl History {
     fn control(&mut self, current: &mut usize, fields: &[&str]) {
         match fields {
             ["transfer", number] => {
+                // Bounded, since a damaged number would make a list as long as it says.
                 *current = number.parse().unwrap_or(*current).min(TRANSFERS_MAX);
                 // A transfer line after an end marks a resumed run.
                 self.end = None;

@@ -158,6 +158,7 @@ impl LargeFileCopy {
         assert!(left > 0, "a part of a file was counted twice");
         let last = left == 1;
         if last {
+            // Nobody else counts now: the parts of the next phase are queued by the caller, after this.
             self.left.store(self.parts(), Ordering::Release);
         }
         last

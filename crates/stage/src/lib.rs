@@ -28,11 +28,11 @@
 //!
 //! # Digest
 //! ```text
-//! block digest   blake3(4 MiB of the file, the last block shorter)
-//! file digest    blake3(size: u64 LE ‖ block digests in order)
+//! file digest    blake3(the file), as `b3sum` prints it; blocks of 4 MiB are subtrees of it
 //! tree digest    blake3(per entry, by name: kind: u8 ‖ path length: u64 LE ‖ path ‖ content: 32 bytes)
 //! ```
-//! Kinds are 0 directory, 1 file (content: file digest), 2 symbolic link (content: blake3(target)), 3 named pipe.
+//! Kinds are 0 directory, 1 file or further name of one (content: file digest), 2 symbolic link (content:
+//! blake3(target)), 3 named pipe.
 
 pub mod archive;
 mod args;

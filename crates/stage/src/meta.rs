@@ -93,6 +93,7 @@ impl Attrs {
         }
         let (dir, name) = nofollow::enter(path)?;
         match rustix::fs::utimensat(&dir, name, &self.times(), AtFlags::SYMLINK_NOFOLLOW) {
+            // It may be written to by its group, but only its owner may set times: no reason to fail the whole copy.
             Err(Errno::PERM | Errno::ACCESS | Errno::ROFS) => Ok(()),
             dated => Ok(dated?),
         }
@@ -101,6 +102,7 @@ impl Attrs {
     /// Returns the mode of the copy. Set-id bits are kept only if owner and group are the same.
     fn mode_for(&self, copy: &Metadata) -> u32 {
         let suid = if copy.uid() == self.uid { 0 } else { 0o4000 };
+        // On a directory the bit gives no rights: it hands the group down to what is made there.
         let sgid = if copy.is_dir() || copy.gid() == self.gid { 0 } else { 0o2000 };
         self.mode & !(suid | sgid)
     }

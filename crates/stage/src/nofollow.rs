@@ -20,6 +20,7 @@ const DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 /// Resolves the links of a path as far as it exists.
 pub(crate) fn canonical(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| match (containing(path), path.file_name()) {
+        // Of "." the directory is itself.
         (Some(above), Some(name)) if above != path => canonical(above).join(name),
         _ => path.to_owned(),
     })

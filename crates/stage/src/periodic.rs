@@ -240,6 +240,7 @@ impl<F: WrittenFormation> PeriodicCopies<F> {
                 }
             }
         }
+        // An output of which nothing was tried has not succeeded either: its failures are not reported once more.
         self.tally().said.retain(|(number, _)| failed.contains(number) || !tried.contains(number));
         !failed.is_empty()
     }

@@ -76,6 +76,7 @@ impl PutIoctl {
                 Err(errno.into())
             }
             Err(_) => {
+                // Remembered, so that a file system without it is asked once per directory and not once per file.
                 self.leave(parent, None);
                 Ok(None)
             }

@@ -67,6 +67,7 @@ impl Limiter {
         let due = {
             let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
             let (next, due) = after(Instant::now(), *full_at, self.time_of(bytes));
+            // Taken now and waited for afterwards: workers that come meanwhile queue behind it.
             *full_at = Some(next);
             due
         };

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::Metadata;
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -116,6 +117,7 @@ impl Scan<'_> {
     }
 
     fn leaves_out(&mut self, path: &Path) -> bool {
+        // The root is what was asked for by name.
         if path != self.plan.root && path.file_name().is_some_and(is_temporary) {
             let what = "what an unfinished copy left; see bivouac stage status".to_owned();
             self.plan.skipped.push(Skipped { path: path.to_owned(), what });
@@ -172,8 +174,14 @@ impl Scan<'_> {
 
     fn finish(mut self) -> Plan {
         if let Some(baseline) = self.baseline {
-            self.plan.deleted =
-                baseline.paths().filter(|path| !self.seen.contains(*path)).map(Path::to_owned).collect();
+            // What patterns leave out, or what is in a directory that cannot be read, was not seen and is there.
+            let is_missing = |kind: ErrorKind| matches!(kind, ErrorKind::NotFound | ErrorKind::NotADirectory);
+            let is_gone = |path: &Path| {
+                let looked = nofollow::lstat(&below(&self.plan.root, path));
+                looked.is_err_and(|error| is_missing(error.kind()))
+            };
+            let unseen = baseline.paths().filter(|path| !self.seen.contains(*path) && is_gone(path));
+            self.plan.deleted = unseen.map(Path::to_owned).collect();
             self.plan.deleted.sort();
         }
         if self.opts.select.is_partial() || self.baseline.is_some() {

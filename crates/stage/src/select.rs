@@ -32,6 +32,7 @@ impl PathFilter {
     /// Returns whether an object, with everything below it, is excluded.
     pub(crate) fn excludes(&self, path: &Path) -> bool {
         let is_named = self.without.iter().any(|without| path.starts_with(without));
+        // Never the source itself: nothing would be left to copy.
         !path.as_os_str().is_empty() && (is_named || any(&self.exclude, path))
     }
 

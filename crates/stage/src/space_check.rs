@@ -23,6 +23,7 @@ pub(crate) fn check(plan: &Plan, past: &TransferHistory, dst: &Path) -> Result<(
     else {
         return Ok(());
     };
+    // Also what is reserved for root: only what certainly does not fit is refused here.
     let free = space.f_bfree.saturating_mul(space.f_frsize);
     let is_known =
         |entry: &Entry| past.lines.contains_key(&entry.path) || past.parts.contains_key(&entry.path);

@@ -73,6 +73,7 @@ impl CopyTarget {
         // A directory to be replaced is treated as absent until the new one is complete.
         let exists = there && !replaces;
         let parents = make_parents(place)?;
+        // The directory in which names will appear: that of a new tree or a file is the one above.
         let anchor = if exists && for_dir { place } else { containing(place).unwrap_or(place) };
         let identity = identity(anchor).map_err(|error| Failure::io("look at it", anchor, error))?;
         let (place_of, tag_of) = (place.to_owned(), tag.clone());
@@ -136,6 +137,7 @@ impl CopyTarget {
                 (false, true) => rename_to_free(staged, &place).map_err(made)?,
                 (false, false) => nofollow::rename(staged, &place, RenameFlags::empty()).map_err(made)?,
             }
+            // Nothing is left for the drop to remove.
             self.writer.staged = None;
         }
         let parents = std::mem::take(&mut self.parents);

@@ -410,6 +410,7 @@ impl<'a> TreeCopy<'a, '_> {
             let there = nofollow::lstat(&self.writer().path(&entry.path)).ok()?;
             let same = there.is_file()
                 && there.len() == line.size
+                // The number alone: a rename to the final name, or a further hard link, has changed the ctime since.
                 && line.target.map(|version| version.ino) == Some(InodeVersion::of(&there).ino);
             Some(same)
         };

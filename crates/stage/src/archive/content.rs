@@ -154,6 +154,7 @@ impl<'a> Content<'a> {
             let all = self.piece(0, usize::try_from(self.size).unwrap_or(usize::MAX))?;
             store.put_file(path, &all, attrs, expect)?.version
         };
+        // Read back by the version that the store answered: what another command has put there since proves nothing.
         if version.size == self.size && self.is_at(store, path, &version, opts)? {
             return Ok(());
         }
@@ -205,6 +206,7 @@ pub struct Pieces {
 
 impl Pieces {
     pub fn of(store: &S3Source, size: u64) -> Pieces {
+        // Whole blocks, so that no block's hash has to be put together from two pieces.
         Pieces { size, len: store.piece_size(size).unwrap_or(BLOCK).next_multiple_of(BLOCK) }
     }
 

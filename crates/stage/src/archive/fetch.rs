@@ -78,6 +78,7 @@ impl ArchiveRestore<'_> {
         for object in of(LineKind::Dir) {
             self.writer.dir(&object.line.name).map_err(self.failed(object, "make it"))?;
         }
+        // Directories first and hard links after the files: each needs what it is made in, or of, to be there.
         let files = of(LineKind::File).map(|object| FileToFetch { object, kept: &object.line.name });
         self.files(&files.collect::<Vec<_>>(), synced)?;
         let mut copies = Vec::new();

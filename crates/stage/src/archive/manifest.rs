@@ -149,6 +149,7 @@ impl Manifest {
         if rest.starts_with(UNFINISHED) {
             return StoredManifest::Unfinished;
         }
+        // The last line is found before anything is parsed: no line of a text that was altered is looked at.
         let cut = text.trim_end_matches('\n').rfind('\n').map_or(0, |at| at + 1);
         let (body, end) = text.split_at_checked(cut).unwrap_or_default();
         // The digest at the end shows a manifest that was cut or altered.

@@ -115,6 +115,8 @@ impl<'a> Archive<'a> {
         let is_resumed = found.is_some();
         let (there, base) = match found {
             None => (self.begin(None)?, None),
+            // Under a placeholder of this command's own: one that is still making the same copy cannot complete it any
+            // more.
             Some((StoredManifest::Unfinished, there)) => (self.begin(Some(there))?, None),
             Some((found, there)) => (there, Some(self.complete_manifest(found)?)),
         };

@@ -120,6 +120,7 @@ impl ArchiveUpload<'_> {
             {
                 return Err(ArchiveError::Differs(source));
             }
+            // Parts of an upload that was never completed cost money, and nothing else names them.
             if self.is_resumed && Pieces::of(store, before.size).count() > 1 {
                 store.abort_unfinished_uploads(&key)?;
             }

@@ -73,9 +73,9 @@ pub enum JobState {
     Running,
     /// Interrupted; can be resumed or cancelled.
     Interrupted,
-    /// JobOutcome with failures; resuming retries them.
+    /// Ended with failures; resuming retries them.
     Incomplete,
-    /// JobOutcome without failures.
+    /// Ended without failures.
     Done,
 }
 
@@ -122,7 +122,7 @@ impl Jobs {
     /// Creates a job and locks it.
     ///
     /// # Errors
-    /// Failure: it cannot be written.
+    /// It cannot be written.
     pub fn create(&self, order: JobSpec) -> Result<LockedJob, Failure> {
         let failed = |error| Failure::io("write the job", &self.dir, error);
         self.make_dir().map_err(failed)?;
@@ -136,6 +136,7 @@ impl Jobs {
         // must not be used again.
         write_whole(&self.dir.join(LAST), &number.to_string()).map_err(failed)?;
         private_dir(&self.path(number)).map_err(failed)?;
+        // Locked before the specification is there: a job that can be read is never one that nobody works on yet.
         let lock = self.lock(number).map_err(failed)?;
         let lock = lock.ok_or_else(|| failed(ErrorKind::ResourceBusy.into()))?;
         write_whole(&self.path(number).join("order"), &order.encode()).map_err(failed)?;

@@ -26,7 +26,7 @@ impl Jobs {
     /// Records transfers that are required before the formation is taken down.
     ///
     /// # Errors
-    /// Failure: it cannot be written.
+    /// It cannot be written.
     pub fn promise(&self, transfers: &[Transfer]) -> Result<(), Failure> {
         let known = self.promises()?;
         let new = transfers.iter().filter(|transfer| !known.contains(transfer));
@@ -43,7 +43,7 @@ impl Jobs {
     /// Returns the required transfers.
     ///
     /// # Errors
-    /// Failure: it cannot be read: it is not taken for nothing.
+    /// It cannot be read, which does not count as empty.
     pub fn promises(&self) -> Result<Vec<Transfer>, Failure> {
         let path = self.dir.join("promises");
         let failed = |error| Failure::io("read", &path, error);

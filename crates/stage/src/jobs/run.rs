@@ -123,6 +123,7 @@ impl LockedJob {
         let known = (opts.verify && self.order.way == Direction::Out).then(|| self.jobs.digests());
         let mut transfers = Vec::new();
         for (number, transfer) in self.order.transfers.iter().enumerate() {
+            // Before anything of the transfer, also of one that is done: it ends the result of the last run.
             journal.note(&format!("#transfer\t{number}\n")).map_err(failed)?;
             progress.transfer(transfer);
             let baseline = self.baseline(transfer);

@@ -109,6 +109,7 @@ impl Jobs {
         // From the newest on: a set that was met before has a later copy.
         for number in self.numbers().into_iter().rev() {
             let Ok(order) = self.order(number) else { continue };
+            // A set has one transfer; jobs of other kinds keep their journals, which users may still resume.
             let Some(transfer) = order.transfers.first().filter(|_| order.is_set) else { continue };
             // An unsuccessful job proves nothing about the content of the target.
             let history =
