@@ -66,6 +66,7 @@ impl Cause {
             Errno::ENAMETOOLONG => Cause::BadName,
             Errno::ENOTDIR | Errno::EISDIR | Errno::ELOOP => Cause::WrongKind,
             Errno::ENOTEMPTY => Cause::NotEmpty,
+            // A file server that went away shows as any of these, and an `EIO` of a disk is worth another try.
             Errno::ESTALE | Errno::ETIMEDOUT | Errno::ENOTCONN | Errno::EIO => Cause::Lost,
             Errno::EOPNOTSUPP => Cause::Unsupported,
             _ => Cause::Other,

@@ -37,6 +37,7 @@ impl<S: Source> LimitedSource<S> {
         // Reserved under the lock before the wait, so that concurrent operations queue up instead of sharing one
         // budget.
         *free_at = moved;
+        // The duration is not reserved: it stands for latency, which concurrent operations wait for together.
         let over = moved.max(begun + self.each);
         // The condition variable is never notified: it only releases the lock while this thread sleeps, so that other
         // operations can reserve their share meanwhile.

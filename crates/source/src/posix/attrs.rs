@@ -52,6 +52,7 @@ pub fn version_at(dir: &OwnedFd, name: &[u8]) -> Result<Option<Version>> {
 /// Returns the version that a `stat` result stands for.
 pub fn version_of(stat: &Stat) -> Version {
     Version {
+        // The size of a directory depends on its file system, and changes with its entries.
         size: if stat.st_mode & mode::TYPE == mode::DIR { 0 } else { stat.st_size.unsigned_abs() },
         mtime: Timestamp { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 },
         tag: format!("{:x}", stat.st_ino),

@@ -85,7 +85,7 @@ impl PosixSource {
         Ok(PutOutcome { version: self.file_version(&dir, path)?, lost })
     }
 
-    /// Returns a path as it is elided to users.
+    /// Returns a path as it is shown to users.
     fn object(&self, path: &[u8]) -> String {
         if path.is_empty() {
             return self.path.display().to_string();
@@ -325,6 +325,7 @@ impl Source for PosixSource {
             // A rename to a temporary name and a comparison there close the race between the check and the removal.
             return self.remove_version(path, version);
         }
+        // Of a directory only the identity: its time changes with each entry that is removed from it first.
         if version.is_some_and(|version| version.tag != found.version.tag) {
             return Err(SourceError::changed(&self.object(path)));
         }

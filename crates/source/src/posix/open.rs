@@ -53,7 +53,7 @@ impl PosixSource {
         }
     }
 
-    /// Opens a path below the root; the kernel refuses symbolic links and `..` that would no_undo the tree.
+    /// Opens a path below the root; the kernel refuses symbolic links and `..` that would leave the tree.
     fn open_below(&self, path: &[u8], flags: OFlags) -> SourceResult<OwnedFd> {
         check_path(path)?;
         let name: &[u8] = if path.is_empty() { b"." } else { path };

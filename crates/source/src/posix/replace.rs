@@ -149,6 +149,7 @@ impl PosixSource {
                 self.undo_exchange(&new)?;
                 self.discard_temporary(&new).map(|()| None)
             }
+            // Without an exchange nothing was displaced: what has the temporary name is none of this upload's.
             (Some(_), Precondition::Absent) => Ok(Some(placed)),
             (Some(_), _) => match self.unlink_displaced(&new) {
                 Ok(()) => Ok(Some(placed)),

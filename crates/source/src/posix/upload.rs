@@ -143,6 +143,7 @@ impl PosixSource {
         // The target directory is opened again: the file system may have been unmounted since the upload began.
         let (dir, kept) = self.latency.run_both(find_place, make_ready, no_undo)?;
         let (name, tag) = (upload.token.as_bytes(), &kept.version.tag[..]);
+        // Only now: data and attributes are durable before the name, so a crash leaves all of the old file or the new.
         self.replace_target(&TemporaryEntry { dir: &dir, name, tag, path }, expect)?;
         // Without a sync of the directory a crash of the file server may undo the rename after it was acknowledged.
         rustix::fs::fsync(&dir).map_err(self.failed(path))?;

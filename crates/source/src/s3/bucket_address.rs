@@ -101,6 +101,7 @@ impl BucketAddress {
     /// Returns the URL of a key; of the bucket itself for an empty key.
     pub fn url(&self, key: &str) -> Url {
         let mut url = self.base.clone();
+        // Encoded here and not by `Url`, which leaves characters as they are that the signature has encoded.
         let path = format!("{}{}", self.base.path(), utf8_percent_encode(key, KEY));
         url.set_path(&path);
         url
@@ -123,6 +124,7 @@ fn base_of(bucket: &str, endpoint: Option<&str>, region: &str) -> Option<Url> {
     let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
     let (text, is_named) = match endpoint {
         Some(endpoint) => (endpoint.to_owned(), false),
+        // A name with dots does not match the wildcard certificate of the virtual host.
         None if bucket.contains('.') => (format!("https://s3.{region}.{domain}/"), false),
         None => (format!("https://{bucket}.s3.{region}.{domain}/"), true),
     };

@@ -121,6 +121,7 @@ impl Environment {
         let file = |variable: &str, default: &str| {
             self.get(variable).map(PathBuf::from).or_else(|| Some(home()?.join(default)))
         };
+        // The AWS tools name profiles so in this file, and without the word in the other.
         let in_config = if name == "default" { name.to_owned() } else { format!("profile {name}") };
         let find = |file: Option<PathBuf>, section: &str| value_in(&read_small(&file?)?, section, key);
         find(file("AWS_SHARED_CREDENTIALS_FILE", "credentials"), name)

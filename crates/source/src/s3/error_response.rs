@@ -68,11 +68,13 @@ impl ErrorResponse<'_> {
                 | "BadDigest"
                 | "IncompleteBody"
         );
+        // Proxies in front of a store answer without a code.
         by_code || matches!(self.status, 408 | 429 | 500 | 502 | 503 | 504)
     }
 
     fn kind(&self, code: &str) -> (Cause, String) {
         let said = |cause, what: &str| (cause, what.to_owned());
+        // Before the code: stores call a skewed clock a wrong signature, which sends the user after another secret.
         if let (403, Some(seconds)) = (self.status, self.skew()) {
             let what = format!("clocks differ by {seconds} s: set this machine's clock, then try again");
             return (Cause::Lost, what);

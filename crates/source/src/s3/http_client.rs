@@ -119,6 +119,7 @@ impl HttpClient {
     pub fn new(address: BucketAddress, here: &Environment, pause: Duration) -> SourceResult<HttpClient> {
         let keys = Mutex::new(here.keys(&address.object(b""))?);
         let mut config = ureq::Agent::config_builder()
+            // The body of an error response has its code.
             .http_status_as_error(false)
             // A redirect would send the signature to another host. Region errors are reported instead.
             .max_redirects(0)

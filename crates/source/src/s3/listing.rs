@@ -16,7 +16,7 @@ use crate::parallel::for_each_parallel;
 use crate::source::join_path;
 use crate::{Entry, Meta, SourceError, SourceResult};
 
-/// Credentials per page.
+/// Keys per page.
 const PAGE: usize = 1000;
 /// Upper limit of consecutive empty pages: stores may return some for removed keys.
 const EMPTY_MAX: usize = 1000;
@@ -95,6 +95,7 @@ impl S3Source {
             .execute(Method::Get, request, |answer| {
                 let text = answer.text().map_err(|error| self.http.connection_broken(path, &error))?;
                 let page = xml_responses::page_of(&text).ok_or("something else than a listing");
+                // A store that ignores the prefix would show keys of others as files of this partition.
                 let page = page.and_then(|page| {
                     let is_wanted = page.keys.iter().chain(&page.prefixes).all(|key| key.starts_with(prefix));
                     if is_wanted { Ok(page) } else { Err("keys that were not asked for") }
@@ -107,6 +108,7 @@ impl S3Source {
     /// Returns the directory at a path, if a key has it as its prefix. The root always exists.
     pub(super) fn find_dir(&self, path: &[u8]) -> SourceResult<Option<ObjectHead>> {
         let key = self.http.address().dir_key(path)?;
+        // One key suffices, and the marker comes first: its key is the prefix itself, which sorts before all others.
         let first = self.list_some(path, &key, 1)?;
         let has_marker = !key.is_empty() && first.first().is_some_and(|first| *first == key);
         if first.is_empty() && !path.is_empty() {

@@ -244,6 +244,7 @@ impl Source for S3Source {
         if version.is_some_and(|version| *version != found.meta.version) {
             return Err(SourceError::changed(&self.object(path)));
         }
+        // The comparison above is not the deletion: an object that was written in between is not removed.
         let condition = if version.is_some() { found.unchanged_condition() } else { WriteCondition::Always };
         self.delete(path, &self.http.address().key(path)?, &condition)
     }

@@ -34,9 +34,9 @@ pub struct ObjectHead {
 /// Condition of a write, sent as a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteCondition {
-    /// `WriteCondition-None-Match: *`.
+    /// `If-None-Match: *`.
     Absent,
-    /// `WriteCondition-Match` with this `ETag`.
+    /// `If-Match` with this `ETag`.
     Tag(String),
     /// Unconditional.
     Always,
@@ -179,6 +179,7 @@ impl S3Source {
         mut headers: Headers,
         condition: &WriteCondition,
     ) -> SourceResult<()> {
+        // The store refuses a body that was damaged on the way, also over plain HTTP.
         headers.insert("content-md5".to_owned(), digest_of(body));
         self.conditional(condition, headers, |headers| {
             let request = || Request { path, key, headers: headers.clone(), body, ..Request::default() };

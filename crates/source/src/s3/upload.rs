@@ -78,6 +78,7 @@ impl S3Source {
         let key = self.http.address().key(&upload.path)?;
         let query = vec![("partNumber", number.to_string()), ("uploadId", upload.token.clone())];
         let headers = [("content-md5".to_owned(), digest_of(data))].into();
+        // Built once: the digest takes as long as a copy of the part, and a retry sends the same.
         let request = Request { path: &upload.path, key: &key, query, headers, body: data };
         let tag = self.http.execute(
             Method::Put,
@@ -218,6 +219,7 @@ impl S3Source {
         let has = &found.meta.attrs;
         let wanted = (attrs.perm, attrs.uid, attrs.gid, attrs.mtime);
         let is_same = (has.perm, has.uid, has.gid, has.mtime) == wanted
+            // What does not fit into metadata is missing there in any case, and no reason for a copy.
             && has.xattrs.len() + lost.len() == attrs.xattrs.len()
             && has.xattrs.iter().all(|xattr| attrs.xattrs.contains(xattr));
         let version = found.meta.version.clone();
