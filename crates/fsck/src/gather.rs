@@ -317,6 +317,7 @@ impl Gather<'_> {
         facts.shards.sort_unstable_by_key(|row| (row.dir, row.node));
         facts.folded.sort_unstable();
         facts.lost.sort_unstable();
+        // It looks inodes up, which are sorted now, and comes before entries are counted.
         drop_spread_copies(&mut facts);
         facts.subfiles.sort_unstable_by_key(|row| (row.ino, row.target));
         // Entries of one directory are adjacent in the order of reading, so each directory is looked up once.
@@ -337,6 +338,7 @@ impl Gather<'_> {
             }
         }
         assert!(facts.inodes.is_sorted_by(|a, b| a.ino <= b.ino), "inodes are not in order");
+        // Only now: the loop above relies on the entries of one directory being adjacent.
         facts.entries.sort_unstable_by_key(|row| (row.ino, row.parent, row.hash));
         let mut rows = facts.inodes.iter_mut().peekable();
         for entry in &facts.entries {

@@ -58,6 +58,7 @@ pub fn check_online(client: &Client, compare: bool, progress: &dyn Progress) -> 
     let wrong = if compare { online.compare(&mut report, progress)? } else { in_files(&facts, known) };
     let paths = Paths { source: &online, facts: &facts, named: true };
     let wrong = wrong.iter().map(|wrong| wrong_content(&paths, wrong)).collect::<Vec<_>>();
+    // The rows of a large formation are given back before further ones are gathered.
     drop(facts);
     report.findings = online.conclude(suspicions, &mut report.notes, progress)?;
     report.findings.extend(wrong);
@@ -130,6 +131,7 @@ impl Online<'_> {
             }
             notes.extend(open.iter().map(|ino| format!("inode {ino} was changed whenever it was looked at")));
         }
+        // An empty list, so that nodes stop noting changes for a check that is over.
         self.watch(&HashSet::new())?;
         Ok(findings)
     }

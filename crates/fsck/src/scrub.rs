@@ -196,6 +196,7 @@ impl ScrubRun<'_> {
                 report.skipped += found.skipped;
                 report.wrong.extend(wrong);
             });
+            // What was skipped cost the node no reading, and does not count against its rate.
             let done = found.compared + found.settled;
             (self.progress)(done);
             limit.wait(done);

@@ -30,6 +30,7 @@ impl Check<'_> {
             if let Some(parent) = self.facts.inode(entry.parent).filter(|row| row.kind == DIR) {
                 self.found.extend(self.misplaced_entry(entry, parent));
             }
+            // An inode whose home was not read may well be there; one that no home can have is not.
             if self.wants(entry.ino) && (!self.is_possible(entry.ino) || self.is_known(entry.ino)) {
                 match self.facts.inode(entry.ino) {
                     None => self.found.push(self.dangling(entry)),

@@ -14,6 +14,7 @@ use crate::repair_action::RepairAction;
 impl Check<'_> {
     pub(super) fn shards(&mut self) {
         for shard in &self.facts.shards {
+            // Without the home's records it is not known whether the directory is spread.
             if self.wants(shard.dir) && self.is_known(shard.dir) {
                 match self.facts.inode(shard.dir).filter(|row| row.is_spread()) {
                     Some(_) => self.found.extend(self.part(shard)),

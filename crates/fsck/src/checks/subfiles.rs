@@ -19,6 +19,7 @@ impl Check<'_> {
             }
             rows = rest;
         }
+        // A truncation makes a subfile on each target; before the first one, targets without data have none.
         for row in self.wanted().filter(|row| row.kind == FILE && row.epoch > 0) {
             self.found.extend(self.missing(row));
         }

@@ -85,6 +85,7 @@ impl Check<'_> {
     fn unreachable(&self, row: &InodeRow) -> Option<Finding> {
         // An open file without names is no finding.
         let orphan = row.nlink == 0 && self.facts.orphans.binary_search(&row.ino).is_ok();
+        // With a home missing, the name may be in its records.
         if row.names > 0 || row.ino == Ino::ROOT || orphan || !self.complete {
             return None;
         }

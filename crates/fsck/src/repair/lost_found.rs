@@ -16,6 +16,7 @@ impl Repairer<'_> {
     /// Links an inode as `/lost+found/INO`, after its former name if that is known, and removes its entry in a loop.
     pub(super) fn relink(&self, ino: Ino, from: Option<&EntryRow>) -> FsResult<bool> {
         let dir = self.lost_found()?;
+        // First: with the mark left, the next start would remove the inode although it has a name again.
         self.forget_orphan(ino)?;
         let inode = self.read_inode(ino)?.ok_or(Errno::ENOENT)?;
         if inode.attr.is_dir() {

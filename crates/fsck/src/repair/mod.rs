@@ -147,6 +147,7 @@ impl Repairer<'_> {
         let number = Ino(u64::from_be_bytes(place.key.get(1..9)?.try_into().ok()?));
         let map = self.stores.map();
         match place.key.first()? {
+            // Each node has a shard of its own, so it stays on its node.
             b'S' => Some((place.node, place_of_shard(map, place.node, number))),
             _ => Some((map.slot_node(number.slot())?, number.slot())),
         }
@@ -234,7 +235,11 @@ impl Repairer<'_> {
             layout,
             placement: inode.ok_or(Errno::ENOENT)?.placement.unwrap_or_default(),
             trim_epoch,
-            places: targets_of(&layout).filter_map(|target| self.facts.place_of(map, target)).collect(),
+            // One that is left out would move the places of all later targets.
+            places: targets_of(&layout)
+                .map(|target| self.facts.place_of(map, target))
+                .collect::<Option<_>>()
+                .ok_or(Errno::ESTALE)?,
         };
         Ok(subfiles.write_header(id, &header)?)
     }
