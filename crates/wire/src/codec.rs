@@ -160,6 +160,7 @@ macro_rules! arrays {
         }
     )*};
 }
+// By name: an implementation for all types would overlap with that of `[u8; N]`, which is copied in one go.
 arrays!(u32, u64);
 
 impl Encode for bool {
@@ -224,6 +225,7 @@ impl<'a, T: Decode<'a>> Decode<'a> for Vec<T> {
         // Every item takes at least one byte, so a huge count cannot make us reserve memory.
         let mut items = Vec::with_capacity(count.min(input.0.len()).min(4096));
         for _ in 0..count {
+            // Otherwise a count alone would make a list of up to 2^32 items, if an item had no bytes.
             if input.is_empty() {
                 return Err(DecodeError::Truncated);
             }
@@ -265,6 +267,7 @@ macro_rules! codec_struct {
         impl $crate::Encode for $ty {
             fn encode(&self, out: &mut Vec<u8>) {
                 $($crate::Encode::encode(&self.$field, out);)*
+                // Of a structure without fields the parameter would be unused.
                 let _ = out;
             }
         }
@@ -354,6 +357,7 @@ impl Decode<'_> for Layout {
         let (stripe, width) = Decode::decode(input)?;
         let (base, targets) = Decode::decode(input)?;
         let layout = Layout { stripe, width, base, targets };
+        // Whoever has a layout divides by its stripe, its width and its targets.
         layout.check().map_err(|_| DecodeError::Invalid("layout"))?;
         Ok(layout)
     }

@@ -12,7 +12,7 @@
 use bivouac_types::limits::{FRAME_BODY_MAX, FRAME_HEADER_LEN, FRAME_PAYLOAD_MAX};
 use bivouac_types::{ClientId, OpId};
 
-use crate::seal::Seal;
+use crate::seal::{FrameProtection, Seal};
 
 /// First four bytes of every frame: `BVK1`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"BVK1");
@@ -163,6 +163,7 @@ impl Frame {
     /// Returns the header of the answer to this request, not sealed.
     #[must_use]
     pub fn reply(&self, status: i32, body_len: u32, payload_len: u32) -> Frame {
+        // Number and operation stay: by them the asker tells a late answer from the one that it waits for.
         Frame { status, body_len, payload_len, kind: Kind::Reply, seal: Seal::None, ..*self }
     }
 
@@ -227,6 +228,7 @@ impl Frame {
         };
         let seal = Seal::from_parts(bytes[30] >> SEAL_SHIFT, word(bytes, 44)).ok_or(FrameError::Seal)?;
         let (body_len, payload_len) = (word(bytes, 16), word(bytes, 20));
+        // Whoever receives the frame makes room for so many bytes before the first of them has come.
         if body_len as usize > FRAME_BODY_MAX || payload_len as usize > FRAME_PAYLOAD_MAX {
             return Err(FrameError::TooLong);
         }
@@ -252,6 +254,10 @@ impl Frame {
 const KIND_MASK: u8 = 0x0f;
 /// Position of the seal's bits in that byte.
 const SEAL_SHIFT: u32 = 4;
+
+// Half a byte is left to each of the two, and the checksum ends the header.
+const _: () = assert!(Kind::Damaged as u8 <= KIND_MASK && FrameProtection::Record as u8 <= KIND_MASK);
+const _: () = assert!(FRAME_HEADER_LEN == 60 + 4);
 
 fn checksum(bytes: &[u8; FRAME_HEADER_LEN]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[..60]) as u32

@@ -65,6 +65,7 @@ impl Op {
                 Touches::Changes
             }
             Op::DirChanged | Op::BindDirectory => Touches::Changes,
+            // One that changes attributes or names and is missing above leaves others with what they have cached.
             _ => Touches::Nothing,
         }
     }
@@ -409,6 +410,7 @@ macro_rules! borrowed {
     )*};
 }
 
+// Modules that come after the macro have it in scope, those at the top do not.
 mod partitions;
 mod races;
 mod replica;

@@ -1,7 +1,7 @@
 //! Messages between the keeper of a formation and the parts on its hosts. They have numbers among those of the
 //! operations, but no node serves them: they travel on connections of their own.
 
-use crate::FormationMap;
+use crate::{FormationMap, Op};
 
 /// Number of [`Join`], from a host; its [`PreviousPart`] is the payload, if its part is being recovered.
 pub const JOIN: u16 = 82;
@@ -27,6 +27,25 @@ pub const VOTED: u16 = 204;
 pub const ASK: u16 = 205;
 /// Number of [`Reply`], the answer; the formation's state is its payload, if it says so.
 pub const REPLY: u16 = 206;
+
+/// All numbers of this file.
+const NUMBERS: [u16; 11] = [JOIN, BEGIN, ORDER, REPORT, RESUME, MAP, RECORD, VOTE, VOTED, ASK, REPLY];
+
+// A number names one message, whatever connection it is seen on.
+const _: () = {
+    let mut at = 0;
+    while at < NUMBERS.len() {
+        let mut op = 0;
+        while op < Op::ALL.len() {
+            assert!(
+                Op::ALL[op] as u16 != NUMBERS[at],
+                "a message to a keeper has the number of an operation"
+            );
+            op += 1;
+        }
+        at += 1;
+    }
+};
 
 owned! {
     /// A host is there: the first message of its supervisor.

@@ -52,6 +52,9 @@ owned! {
 /// For how many ranges of time requests are counted.
 pub const TIME_RANGES: usize = 26;
 
+// The end of each range is a shift of one bit.
+const _: () = assert!(TIME_RANGES <= 64);
+
 owned! {
     /// How long requests took, from when a node had them until their answers were made.
     #[derive(Default)]
@@ -89,6 +92,7 @@ impl Times {
         if !is_later {
             return self.clone();
         }
+        // None falls below zero: each is at least what it was, or this is another daemon.
         let counts = self.counts.iter().enumerate().map(|(index, count)| count - before(index)).collect();
         Times { total_us: self.total_us.saturating_sub(earlier.total_us), counts }
     }
@@ -104,6 +108,7 @@ impl Times {
             seen += *count as f64;
             seen >= wanted
         });
+        // The list came in a message, and may be longer than ours.
         index.map(|index| 1 << index.min(TIME_RANGES - 1))
     }
 }

@@ -131,6 +131,7 @@ impl SubfileHeader {
             return Err(SubfileError::Magic);
         }
         let version = half(bytes, 8);
+        // Before the checksum, which a newer release may have put elsewhere.
         if version > VERSION {
             return Err(SubfileError::Version(version));
         }
@@ -149,6 +150,7 @@ impl SubfileHeader {
     pub fn column(&self) -> Option<u16> {
         let Layout { base, targets, width, .. } = self.layout;
         let (targets, target) = (u32::from(targets), u32::from(self.target.position()));
+        // Stripes go round: a target in front of the base comes after the last one.
         let behind_base = (target + targets).checked_sub(u32::from(base.position()))?.checked_rem(targets)?;
         let same = self.target.partition() == base.partition();
         u16::try_from(behind_base).ok().filter(|column| same && *column < width)
@@ -171,6 +173,7 @@ impl SubfileHeader {
 fn fields(bytes: &[u8; HEADER_LEN], sums: bool) -> Result<SubfileHeader, SubfileError> {
     let mut formation = [0u8; 16];
     formation.copy_from_slice(&bytes[16..32]);
+    // One that is too large is refused later; until then, nothing behind the header may be read for it.
     let count = usize::from(half(bytes, 56)).min(places_max(sums));
     let partition = u16::try_from(word(bytes, 48)).map_err(|_| SubfileError::Invalid("partition"))?;
     let target = |position| TargetIndex::new(PartitionId(partition), position);

@@ -206,36 +206,13 @@ pub enum ReplicaOutcome {
     },
 }
 
-impl Encode for ReplicaOutcome {
-    fn encode(&self, out: &mut Vec<u8>) {
-        match self {
-            ReplicaOutcome::Done => out.push(0),
-            ReplicaOutcome::NoSpace => out.push(1),
-            ReplicaOutcome::NoSession => out.push(2),
-            ReplicaOutcome::Superseded { epoch } => {
-                out.push(3);
-                epoch.encode(out);
-            }
-            ReplicaOutcome::Failed { errno } => {
-                out.push(4);
-                errno.encode(out);
-            }
-        }
-    }
-}
-
-impl Decode<'_> for ReplicaOutcome {
-    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Ok(match u8::decode(input)? {
-            0 => ReplicaOutcome::Done,
-            1 => ReplicaOutcome::NoSpace,
-            2 => ReplicaOutcome::NoSession,
-            3 => ReplicaOutcome::Superseded { epoch: u32::decode(input)? },
-            4 => ReplicaOutcome::Failed { errno: i32::decode(input)? },
-            _ => return Err(DecodeError::Invalid("outcome of a change")),
-        })
-    }
-}
+codec_enum!(ReplicaOutcome, "outcome of a change" {
+    Done = 0,
+    NoSpace = 1,
+    NoSession = 2,
+    Superseded { epoch } = 3,
+    Failed { errno } = 4,
+});
 
 owned! {
     /// A primary begins a session with its backup.

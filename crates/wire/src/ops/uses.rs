@@ -143,6 +143,7 @@ impl FileUse {
 
 impl Encode for Program {
     fn encode(&self, out: &mut Vec<u8>) {
+        // The decoder refuses a longer one, and with it all uses that are in the message.
         self.0.get(..self.0.len().min(PROGRAM_LEN_MAX)).unwrap_or_default().encode(out);
     }
 }
@@ -176,6 +177,7 @@ impl Decode<'_> for History {
             seconds: Decode::decode(input)?,
             minutes: Decode::decode(input)?,
         };
+        // The last interval is taken for the latest one, which says how long the history is.
         let is_sorted = |slots: &[HistoryInterval]| slots.is_sorted_by(|a, b| a.at_ms < b.at_ms);
         let is_one = history.minute_ms > 0
             && (history.seconds.len() <= SECONDS && is_sorted(&history.seconds))
