@@ -119,6 +119,7 @@ impl Errno {
     /// Returns the error for a number from the kernel or the wire; anything not positive or absurd is `EIO`.
     #[must_use]
     pub fn from_code(code: i32) -> Errno {
+        // The kernel's `MAX_ERRNO` is 4095.
         if (1..4096).contains(&code) { Errno(code) } else { Errno::EIO }
     }
 }

@@ -73,7 +73,13 @@ impl ClientId {
     /// Returns a mount's number: the same after a restart of its daemon, and no other client's.
     #[must_use]
     pub fn of_mount(formation: FormationId, node: NodeId, mount: u32) -> ClientId {
-        ClientId(salt(formation) | u64::from(node.0) << Self::MOUNT_BITS | u64::from(mount))
+        let id = ClientId(salt(formation) | u64::from(node.0) << Self::MOUNT_BITS | u64::from(mount));
+        // Homes ask that node whether the mount lives.
+        assert!(
+            id.mounted_through(formation) == Some(node),
+            "mount {mount} of {node} seems to be at another node"
+        );
+        id
     }
 
     /// Returns the number of a process that is no mount, from random bits.
@@ -90,6 +96,7 @@ impl ClientId {
     /// Returns a second id of such a process, for its cache, so that it is called back for its own changes too.
     #[must_use]
     pub fn of_cache(self) -> ClientId {
+        // A bit below the prefix by which mounts are told from processes, so that it stays none.
         ClientId(self.0 ^ 1 << 47)
     }
 
@@ -183,6 +190,7 @@ impl Ino {
     /// is cached; well mixed. Two with one key are taken for the same.
     #[must_use]
     pub fn cache_key(self, name: Option<u64>) -> u64 {
+        // Never zero, which stands for the attributes.
         let salt = name.map_or(0, |hash| hash | 1);
         (self.0.rotate_left(32) ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }

@@ -85,6 +85,7 @@ pub fn check_stripe(stripe: u64) -> Result<(), String> {
     if stripe < u64::from(STRIPE_MIN) || stripe > u64::from(STRIPE_MAX) {
         return Err(format!("stripe size {stripe} is not within {STRIPE_MIN} and {STRIPE_MAX} bytes"));
     }
+    // So that a page of the file is one page, and one block with a checksum, of one subfile.
     if !stripe.is_multiple_of(u64::from(STRIPE_MIN)) {
         return Err(format!("stripe size {stripe} is not a multiple of {STRIPE_MIN} bytes"));
     }

@@ -52,6 +52,7 @@ impl MembershipUpdate {
     /// Returns what it adds to the [epoch](epoch_of) of those who have it.
     #[must_use]
     pub fn weight(&self) -> u64 {
+        // A return takes the one of the death away: with two for the new incarnation, the sum rises all the same.
         2 * u64::from(self.incarnation) + u64::from(self.liveness == Liveness::Dead)
     }
 }

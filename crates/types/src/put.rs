@@ -1,5 +1,4 @@
-//! Request to a mount to make a whole small file at once: an ioctl of the directory, with these bytes. By an ioctl of
-//! the directory, whose bytes these are.
+//! Request to a mount to make a whole small file at once: an ioctl of the directory, with these bytes.
 //!
 //! ```text
 //! to the mount

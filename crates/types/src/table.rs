@@ -11,6 +11,7 @@ pub fn layout(columns: Option<usize>, head: &[&str], right: &[usize], rows: &[Ve
         "a column is aligned that the table does not have"
     );
     assert!(rows.iter().all(|row| row.len() <= head.len()), "a row has more entries than the table columns");
+    // As `format!` counts when it pads, so that columns line up whatever letters need.
     let wide = |text: &str| text.chars().count();
     let width = |column: usize| {
         let entries = rows.iter().filter_map(|row| row.get(column)).map(|entry| wide(entry));

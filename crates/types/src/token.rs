@@ -62,6 +62,7 @@ impl ByteRange {
     pub fn without(&self, other: &ByteRange) -> [ByteRange; 2] {
         let before = ByteRange { start: self.start, end: self.end.min(other.start) };
         let behind = ByteRange { start: self.start.max(other.end), end: self.end };
+        // An empty range would cut this one in two for nothing.
         let rest = if other.is_empty() { [*self, ByteRange::at(0, 0)] } else { [before, behind] };
         assert!(rest.iter().all(|part| !part.overlaps(other)), "bytes that were taken away are still there");
         rest

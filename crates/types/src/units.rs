@@ -10,6 +10,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(digits);
     let factor = unit_factor(unit.trim()).ok_or_else(|| bad_size(text))?;
+    // First: as a fraction, a number above 2^53 would be rounded.
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(factor).ok_or_else(|| bad_size(text));
     }
@@ -43,6 +44,7 @@ pub fn format_size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
+    // With one decimal, it would be written as 1024.0 otherwise.
     while value >= 1023.95 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
@@ -117,6 +119,7 @@ pub fn exact_duration(ms: u64) -> String {
 
 /// Returns a number in the largest unit that it is a multiple of.
 fn in_units(number: u64, units: &[(u64, &str)]) -> String {
+    // Zero is a multiple of the largest unit, too.
     let fits = units.iter().find(|(unit, _)| number != 0 && number.is_multiple_of(*unit));
     match fits {
         Some((unit, name)) => format!("{}{name}", number / unit),

@@ -21,6 +21,7 @@ impl Glob {
     #[must_use]
     pub fn matches(&self, path: &[u8]) -> bool {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+        // A leading slash says that it is a pattern of paths, which have none.
         let pattern = self.0.trim_start_matches('/');
         fast_glob::glob_match(pattern, if self.is_of_paths() { path } else { name })
     }
@@ -75,6 +76,7 @@ fn is_closed(text: &str) -> bool {
             _ if is_plain => is_plain = false,
             '\\' => is_plain = true,
             ']' => within_set = false,
+            // Before the rest: in a set, braces and further brackets stand for themselves.
             _ if within_set => {}
             '[' => within_set = true,
             '{' => depth += 1,

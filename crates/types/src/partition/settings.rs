@@ -12,7 +12,7 @@ use crate::limits::{PARTITION_RULES_MAX, STRIPE_DEFAULT};
 use crate::units::{exact_size, parse_size};
 use crate::{Errno, FsError, FsResult, Placement};
 
-/// The keys, in the order in which they are written, with what their values look like.
+/// The keys, with what their values look like.
 pub const KEYS: &[(&str, &str)] = &[
     ("stripe", "SIZE"),
     ("width", "N"),
