@@ -32,12 +32,6 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Returns whether a retry may succeed without a change to this file.
-    #[must_use]
-    pub fn may_pass(self) -> bool {
-        matches!(self, Cause::Full | Cause::ReadOnly | Cause::Lost | Cause::Other)
-    }
-
     /// Returns the errno that an application sees.
     #[must_use]
     pub fn errno(self) -> Errno {
