@@ -141,6 +141,7 @@ fn rebuild(
     let used = choose(parts, layout, epoch, &mut rebuilt);
     let lens: Vec<u64> = used.iter().map(|part| part.map_or(0, |part| part.len)).collect();
     rebuilt.size = file_size_from(&layout, &lens).ok_or(Errno::EFBIG)?;
+    // Headers of another layout name the places of other columns.
     let places = parts.iter().find(|part| part.layout == layout).map(|part| part.places.as_slice());
     note_absent(&used, layout, places.unwrap_or_default(), here, &mut rebuilt);
     let what = format!("file {ino} that is rebuilt");
@@ -154,6 +155,7 @@ fn rebuild(
             let in_file = wrong
                 .into_iter()
                 .flat_map(|range| wrong_in_file(&layout, part.id.ino, part.id.target, NodeId(0), range));
+            // The last block with a checksum may reach beyond the end of the file.
             rebuilt.wrong.extend(in_file.map(|wrong| (wrong.from, wrong.to.min(rebuilt.size))));
         }
     }
@@ -258,6 +260,7 @@ fn copy(
         at = data.start.saturating_sub(data_at).max(at);
         let end = data.end.saturating_sub(data_at).min(len);
         while at < end {
+            // Not beyond the stripe, behind which the file goes on with another subfile.
             let run = (end - at).min(stripe - at % stripe).min(CHUNK as u64) as usize;
             assert!(run > 0, "a piece of no bytes would be copied for ever");
             let piece = buffer.get_mut(..run).unwrap_or_default();

@@ -79,6 +79,7 @@ impl Evidence {
     fn look_at_records(&mut self, node: NodeId, records: &Records) {
         for slot in (0..records.slots()).map(Slot) {
             records.scan(slot, &table(b'I'), &table(b'I'), |_, value| {
+                // A record that is misplaced tells nothing of whose slot this is; one that is not is enough.
                 if let Ok(inode) = Inode::from_bytes(value)
                     && inode.attr.ino.slot() == slot
                 {

@@ -136,6 +136,7 @@ impl Gather<'_> {
             self.facts.inherited.insert(ino, inode.inherited());
         }
         let kind = kind_of(attr.mode);
+        // Directories in any case: paths, parents and loops are found by them.
         if kind == DIR || self.wants(ino) {
             let layout = self.facts.layouts.number(attr.layout);
             self.facts.inodes.push(InodeRow {
@@ -165,6 +166,7 @@ impl Gather<'_> {
         }
         self.note_number(ino);
         let kind = kind_of(kind);
+        // Of a wanted directory all entries, which are compared with its count.
         if kind == DIR || self.wants(ino) || self.wants(parent) {
             self.facts.entries.push(EntryRow { parent, ino, hash, node, slot, kind });
         }
@@ -226,6 +228,7 @@ impl Gather<'_> {
                 self.facts.folded.push((ino, folded.versions));
             }
             b'G' => drop(Garbage::from_bytes(value).map_err(|e| e.to_string())?),
+            // A value that is longer than what was asked for has been cut, and cannot be decoded.
             b'O' if value.len() == value_len as usize => {
                 drop(Vec::<ClientId>::from_bytes(value).map_err(|e| e.to_string())?);
             }
@@ -235,6 +238,7 @@ impl Gather<'_> {
             return Ok(RecordHome::Right);
         }
         match letter {
+            // No link has so long a target: it fits no size.
             b'L' => self.targets.push((ino, u16::try_from(value_len).unwrap_or(u16::MAX))),
             b'X' if self.facts.xattrs.last() != Some(&ino) => self.facts.xattrs.push(ino),
             b'O' => self.facts.orphans.push(ino),
@@ -288,6 +292,7 @@ impl Gather<'_> {
 
     fn subfile(&mut self, node: NodeId, volume: u16, found: SubfileFacts) {
         let SubfileFacts { ino, target, len, header, problem, .. } = found;
+        // Also of what has no inode any more: given out again, the number would lead to this subfile.
         self.note_number(ino);
         if !self.wants(ino) {
             return;
@@ -296,6 +301,7 @@ impl Gather<'_> {
             Some(header) => {
                 let expected =
                     targets_of(&header.layout).map(|target| self.facts.place_of(self.source.map(), target));
+                // Of a wide file a header has only the first places.
                 let right = header.places.iter().zip(expected).all(|(place, target)| Some(*place) == target);
                 (Ok(self.facts.layouts.number(header.layout)), header.epoch, right)
             }

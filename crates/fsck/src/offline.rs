@@ -118,11 +118,13 @@ fn open_records(
 ) -> (OpenRecords, Vec<Finding>, BTreeMap<Ino, LostName>) {
     let (mut found, mut damaged, mut names) = (Vec::new(), Vec::new(), BTreeMap::new());
     let slots = slots_of(opened, args.map.as_ref());
+    // A node has its records on its first volume.
     for OpenVolume { identity, volume } in opened.iter().filter(|opened| opened.identity.index == 0) {
         match open_records_on(volume, formation, identity.node) {
             Ok(Some(records)) => found.push((identity.node, records)),
             Ok(None) => {}
             Err(error) => {
+                // Salvage writes files anew; without permission to repair it is given no slots, and does nothing.
                 match salvage(volume, identity.node, &error, slots.filter(|_| args.repair), formation) {
                     Some(salvaged) => {
                         found.push((identity.node, salvaged.records));

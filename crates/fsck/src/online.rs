@@ -150,6 +150,7 @@ impl Online<'_> {
         // Asked after the checks: a suspicion counts only if none of its inodes changed since the watch began.
         let touched = self.touched()?;
         let mut again = HashSet::new();
+        // What concerns further inodes may have been changed unnoticed: these are not watched.
         for suspicion in suspicions.into_iter().filter(|found| within(found, open)) {
             if touched.contains(&ENTRIES_MOVE) || suspicion.inos.iter().any(|ino| touched.contains(ino)) {
                 again.extend(suspicion.inos);
@@ -193,6 +194,7 @@ impl Online<'_> {
             let counted = self.count(progress)?;
             let still: Vec<VolumeCount> = match &differing {
                 None => counted,
+                // By the same amount, too: a difference that changes is that of something under way.
                 Some(before) => counted.into_iter().filter(|count| before.contains(count)).collect(),
             };
             if still.is_empty() {
@@ -271,6 +273,7 @@ fn gather_volumes(source: &dyn Source, progress: &dyn Progress) -> FsResult<Form
             self.0.subfiles(node, request)
         }
     }
+    // No rows are kept: only the sums of volumes are wanted.
     gather(&VolumeSource(source), Some(&HashSet::new()), progress)
 }
 
@@ -278,6 +281,7 @@ fn gather_volumes(source: &dyn Source, progress: &dyn Progress) -> FsResult<Form
 fn batches(suspicions: &[Finding]) -> Vec<HashSet<Ino>> {
     let mut batches: Vec<HashSet<Ino>> = Vec::new();
     for suspicion in suspicions {
+        // Fewer by one than may be watched: `ENTRIES_MOVE` is added.
         let fits = |batch: &&mut HashSet<Ino>| batch.len() + suspicion.inos.len() < WATCHED_MAX;
         match batches.last_mut().filter(fits) {
             Some(batch) => batch.extend(&suspicion.inos),

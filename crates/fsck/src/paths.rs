@@ -55,6 +55,7 @@ impl Paths<'_> {
         }
         let (mut at, mut names) = (ino, Vec::new());
         while at != Ino::ROOT {
+            // Directories that are in a loop lead nowhere for ever.
             let Some(entry) = self.facts.names_of(at).first().filter(|_| names.len() < DEPTH_MAX) else {
                 return format!("inode {ino}");
             };

@@ -111,6 +111,7 @@ fn lost_names(damage: &[Damage]) -> BTreeMap<Ino, LostName> {
         let (_, name) = dentry_of_key(&record.key)?;
         let parent = Ino(u64::from_be_bytes(record.key.get(1..9)?.try_into().ok()?));
         let dentry = Dentry::from_bytes(record.value.as_deref()?).ok()?;
+        // These bytes are covered by no checksum that fits, so they may be anything.
         let name = Name::new(name).ok()?.as_bytes().to_vec();
         Some((dentry.ino, LostName { parent, name }))
     });

@@ -127,6 +127,7 @@ pub fn scrub(client: &Client, args: &ScrubArgs, progress: &(dyn Fn(u64) + Sync))
 /// Returns the subfiles of files, with their nodes.
 fn parts_of(client: &Client, files: &[Attr]) -> FsResult<Vec<(NodeId, Part)>> {
     let (mut parts, mut seen) = (Vec::new(), HashSet::new());
+    // Several names may lead to one file.
     for attr in files.iter().filter(|attr| seen.insert(attr.ino)) {
         for target in targets_of(&attr.layout) {
             let part = Part { ino: attr.ino, target, layout: attr.layout };
@@ -268,6 +269,7 @@ impl RateLimit {
         if let Some(rate) = self.rate {
             let due = Duration::from_secs_f64(done as f64 / rate as f64);
             while let Some(left) = due.checked_sub(self.since.elapsed()).filter(|left| !left.is_zero()) {
+                // It may return early, hence the loop.
                 std::thread::park_timeout(left);
             }
         }

@@ -84,6 +84,7 @@ fn compare(
 /// Returns the findings that no unfinished change explains.
 fn unexplained_findings(stores: &Stores, facts: &FormationFacts) -> Vec<Finding> {
     let found = checks::run(stores, facts, None, true).into_iter();
+    // No unfinished change explains a number above the mark, which is raised before a number is used.
     found.filter(|finding| finding.kind == Kind::FutureNumber || !facts.is_in_change(&finding.inos)).collect()
 }
 

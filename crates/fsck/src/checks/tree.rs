@@ -145,6 +145,7 @@ impl Check<'_> {
     }
 
     fn ring(&self, ring: &[Ino]) -> Option<Finding> {
+        // The same one wherever the search began, so that a later look finds the same object.
         let first = *ring.iter().min()?;
         let row = self.facts.inode(first)?;
         let entry = *self.facts.names_of(first).get(self.true_name(row)?)?;

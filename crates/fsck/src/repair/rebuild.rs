@@ -9,6 +9,7 @@ use super::Repairer;
 use crate::facts::SubfileRow;
 use crate::source::Source;
 
+// Who was permitted what is lost: only the owner is let in until somebody decides.
 const DIR_MODE: u32 = mode::DIR | 0o700;
 const FILE_MODE: u32 = mode::FILE | 0o600;
 
@@ -23,10 +24,10 @@ pub struct RebuiltInode {
     pub size: u64,
 }
 
-/// Returns the layout that holds most of a file's data: a target that a later layout does not use keeps the old one in
-/// its header, and no data.
+/// Returns layout and epoch of the newest subfile, and the longest of those: a target that a later layout does not use
+/// keeps the old one in its header, and no data.
 pub fn best_layout(subfiles: impl Iterator<Item = (Layout, u32, u64)>) -> Option<(Layout, u32)> {
-    let weight = |(_, epoch, len): &(Layout, u32, u64)| (*epoch, *len > 0, *len);
+    let weight = |(_, epoch, len): &(Layout, u32, u64)| (*epoch, *len);
     subfiles.max_by_key(weight).map(|(layout, epoch, _)| (layout, epoch))
 }
 
