@@ -143,6 +143,7 @@ pub(crate) fn block_is(
     buffer: &mut [u8],
 ) -> Result<bool, BlockError> {
     match each_run(file, block, buffer, |_, _| Ok(())) {
+        // A crash may have cut the temporary file after the journal had recorded the block.
         Err(BlockError::Short) => Ok(false),
         value => Ok(value? == *expected),
     }
@@ -170,6 +171,10 @@ fn each_run(
     let mut at = start;
     while at < end {
         let (begin, data_end) = if sparse { next_data(from, at, end) } else { (at, end) };
+        assert!(
+            at <= begin && begin <= data_end && data_end <= end,
+            "data {begin} to {data_end} is not within {at} to {end}"
+        );
         // A hole is hashed as what reading it would give, so a copy without holes has the same digest.
         hasher.zeros(begin - at);
         at = begin;
@@ -222,6 +227,7 @@ pub(crate) fn write(to: &File, bytes: &[u8], start: u64, sparse: bool) -> io::Re
 fn next_data(file: &File, at: u64, end: u64) -> (u64, u64) {
     let data = match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(data) => data.clamp(at, end),
+        // What the kernel answers where nothing but a hole follows.
         Err(Errno::NXIO) => end,
         // The file system does not support SEEK_DATA: everything counts as data.
         Err(_) => return (at, end),

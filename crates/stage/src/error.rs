@@ -86,6 +86,7 @@ impl Failure {
     pub fn errno(&self) -> Option<Errno> {
         match &self.cause {
             Cause::Io { error, .. } => error.raw_os_error().map(Errno::from_code),
+            // Found out before the first write, which would have ended so.
             Cause::NoRoom { .. } => Some(Errno::ENOSPC),
             _ => None,
         }

@@ -102,6 +102,7 @@ impl LargeFileCopy {
         let begun = if sparse || resumed.is_empty() { None } else { writer.begun(path) };
         let was_begun = begun.is_some();
         let make = || {
+            // Nobody else may read it before it has the attributes of its source, which are set last.
             let (draft, to) = begun.map_or_else(|| writer.file(path, 0o600, true), Ok)?;
             // The size is set in advance: holes at the end are not written, an interrupted copy may have been longer,
             // and several writers would serialize on extending the file, each time with a message to its home.
@@ -310,11 +311,13 @@ impl LargeFileCopy {
         let CopyState { draft, failure, target } =
             std::mem::replace(&mut *self.outcome(), CopyState { draft: None, failure: None, target: None });
         if let Some(failure) = failure {
+            // After any other failure it is not known which of its parts are right.
             if is_resumable && matches!(failure.cause, Cause::Cancelled) {
                 draft.into_iter().for_each(TemporaryObject::keep);
             }
             return Err(failure);
         }
+        // First: other bytes in a file that is being written to are no damage.
         self.unchanged()?;
         let mut line = Line {
             digest: Some(self.digest()),
@@ -327,6 +330,7 @@ impl LargeFileCopy {
         if let Some(draft) = draft {
             let renamed = draft.is_beside();
             let place = writer.put(draft).map_err(|error| Failure::io("put in place", &self.place, error))?;
+            // The rename has changed the time of the last change, by which a later copy knows the file.
             if renamed {
                 line.target = nofollow::lstat(&place).ok().map(|meta| InodeVersion::of(&meta));
             }

@@ -53,6 +53,7 @@ impl Attrs {
 
     /// Like [`Attrs::apply`] with known metadata `made`; skips changes that are not needed.
     pub(crate) fn apply_over(&self, file: &File, mut made: Metadata) -> io::Result<()> {
+        // Nobody else can give files away, and would ask for it in vain with each.
         if rustix::process::geteuid().is_root() && (made.uid(), made.gid()) != (self.uid, self.gid) {
             // Before the mode: a change of owner clears set-id bits.
             tolerate(rustix::fs::fchown(file, Some(self.owner()), Some(self.group())))?;
@@ -75,6 +76,7 @@ impl Attrs {
             let (uid, gid) = (Some(self.owner()), Some(self.group()));
             tolerate(rustix::fs::chownat(&dir, name, uid, gid, flags))?;
         }
+        // Not earlier: the change of owner clears set-id bits.
         let made = nofollow::lstat(path)?;
         // Links have no mode of their own.
         if !made.is_symlink() {

@@ -109,6 +109,7 @@ impl SmallFile<'_> {
         putter: Option<&mut PutIoctl>,
     ) -> Result<Option<(TemporaryObject, InodeVersion)>, Failure> {
         let Some(putter) = putter else { return Ok(None) };
+        // The ioctl takes no attributes of this kind.
         if has_xattrs(self.from).map_err(self.failed("copy attributes"))? {
             return Ok(None);
         }

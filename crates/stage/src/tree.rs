@@ -279,6 +279,7 @@ impl CopyOutcome {
         self.summary.verified += copied.verified;
         self.summary.already = self.summary.already.plus(Totals { files: 0, bytes: copied.already });
         self.summary.skipped.extend(copied.skipped);
+        // A cancelled copy is reported as such, and not for each file that it did not reach.
         self.failures.extend(copied.failures.into_iter().filter(|f| !matches!(f.cause, Cause::Cancelled)));
     }
 
@@ -288,6 +289,7 @@ impl CopyOutcome {
         let digest =
             tree_digest(contents.map(|(entry, content)| (entry.kind, entry.path.as_path(), content)));
         self.summary.digest = *digest.as_bytes();
+        // Workers end in any order; copies of one tree are to have one report.
         self.summary.skipped.sort_by(|a, b| (&a.path, &a.what).cmp(&(&b.path, &b.what)));
         self.failures.sort_by(|a, b| a.path.cmp(&b.path));
         let CopyOutcome { summary, failures, contents } = self;
@@ -439,6 +441,7 @@ impl<'a> TreeCopy<'a, '_> {
             match self.writer().dir(&entry.path) {
                 Ok(new) => {
                     let made_before = self.engine.past.made.contains(&entry.path);
+                    // One that an interrupted copy has made may still lack its attributes.
                     dirs.insert(entry.path.as_path(), new || made_before);
                     self.outcome.summary.dirs += u64::from(new);
                     if !self.writer().is_staged() {
@@ -467,6 +470,7 @@ impl<'a> TreeCopy<'a, '_> {
         };
         let writer = self.writer();
         let made = writer.symlink(&entry.path, &to).and_then(|draft| {
+            // Before it has its final name, where nobody is to find it with other attributes.
             entry.stamp.attrs.apply_at(draft.path())?;
             writer.put(draft)
         });
@@ -500,6 +504,7 @@ impl<'a> TreeCopy<'a, '_> {
         let mut links: Vec<_> = links.collect();
         let mut copies: HashMap<usize, Vec<usize>> = HashMap::new();
         while !links.is_empty() && !self.engine.opts.cancelled() {
+            let names = links.len();
             let (mut to_copy, mut unreached) = (Vec::new(), Vec::new());
             for link in links {
                 let (number, entry, first) = link;
@@ -514,6 +519,7 @@ impl<'a> TreeCopy<'a, '_> {
             // One name of each file is copied, so every round has fewer names left.
             let mut chosen = HashMap::new();
             unreached.retain(|(number, _, first)| *chosen.entry(*first).or_insert(*number) != *number);
+            assert!(unreached.len() < names, "a round of hard links leaves all of {names} names");
             to_copy.extend(chosen.values());
             let copied = self.engine.copy_files(to_copy);
             self.outcome.add_files(copied);
@@ -601,6 +607,7 @@ impl<'a> TreeCopy<'a, '_> {
 
 /// Returns whether the file system has no hard links.
 pub(crate) fn no_links(error: &io::Error) -> bool {
+    // The kernel answers `EPERM` for a file system whose driver has no links.
     is_one_of(error, &[Errno::PERM, Errno::OPNOTSUPP, Errno::NOSYS])
 }
 
@@ -616,6 +623,7 @@ fn is_one_of(error: &io::Error, errnos: &[Errno]) -> bool {
 /// Refuses a copy into itself, which would not end, or would replace its source.
 fn refuse_overlap(source: &Path, dst: &Path) -> Result<(), Failure> {
     let refuse = |what| Err(Failure::new(dst, Cause::Conflict(what)));
+    // The target need not be there yet: then the nearest directory above it decides.
     let existing = dst.ancestors().find_map(|above| {
         let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
         fs::canonicalize(above).ok()

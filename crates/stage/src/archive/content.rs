@@ -207,7 +207,9 @@ pub struct Pieces {
 impl Pieces {
     pub fn of(store: &S3Source, size: u64) -> Pieces {
         // Whole blocks, so that no block's hash has to be put together from two pieces.
-        Pieces { size, len: store.piece_size(size).unwrap_or(BLOCK).next_multiple_of(BLOCK) }
+        let len = store.piece_size(size).unwrap_or(BLOCK).next_multiple_of(BLOCK);
+        assert!(len > 0, "{size} bytes in pieces of none");
+        Pieces { size, len }
     }
 
     pub fn count(self) -> u64 {

@@ -83,6 +83,7 @@ impl Object {
     fn content(&self) -> Hash {
         match self.line.kind {
             LineKind::Symlink => blake3::hash(self.line.more.as_os_str().as_bytes()),
+            // As for the digest of a copied tree, with which this one is compared.
             _ => self.line.digest.unwrap_or(Hash::from_bytes([0; 32])),
         }
     }
@@ -187,6 +188,7 @@ fn add(objects: &mut Vec<Object>, line: &str) -> Option<()> {
     let (name, value) = line.strip_prefix(XATTR)?.split_once('\t')?;
     let [name, value] =
         [unescape(name)?, unescape(value)?].map(|path| path.into_os_string().into_encoded_bytes());
+    // Whoever may write to the store shall not set attributes here that no copy would have taken.
     let name = CString::new(name).ok().filter(|name| is_kept(name.to_bytes()))?;
     last.xattrs.push((name, value));
     Some(())
@@ -205,6 +207,7 @@ fn check(objects: &[Object]) -> Result<(), &Path> {
         let is_sound = match line.kind {
             LineKind::Dir => dirs.insert(name),
             LineKind::File => files.insert(name, (line.digest, line.size)).is_none() && line.digest.is_some(),
+            // Of a file in front of it, which is there when the link is made.
             LineKind::HardLink => files.get(line.more.as_path()) == Some(&(line.digest, line.size)),
             LineKind::Symlink => {
                 let target = line.more.as_os_str().as_bytes();

@@ -125,6 +125,7 @@ impl<'a> Archive<'a> {
         let sent = sending.all();
         let is_lost =
             |error: &ArchiveError| matches!(error, ArchiveError::Store(e) if e.cause() == StoreCause::Lost);
+        // A store that does not answer would be waited for once more.
         if !sent.as_ref().is_err_and(is_lost) {
             // Includes uploads whose id is unknown, because the response that had it was lost.
             let _as_far_as_it_goes = self.store.abort_unfinished_uploads(self.name.as_bytes());
@@ -236,6 +237,7 @@ impl UncommittedArchive<'_> {
         let text = MemoryBytes(text.as_bytes());
         let content = Content::new(&text, text.0.len() as u64);
         let (path, expect) = (archive.manifest_path(), Precondition::Version(there));
+        // With options of its own: what is all there but for the manifest is not cancelled any more.
         content.put(archive.store, &path, &attrs(), &expect, &CopyOptions::default()).map_err(|error| {
             match error {
                 ArchiveError::Store(error) => ArchiveError::Store(archive.conflict_error(error)),
@@ -261,6 +263,7 @@ pub fn sweep(store: &S3Source, except: &str, is_name: impl Fn(&str) -> bool) -> 
     for entry in store.list(b"")? {
         let name = str::from_utf8(&entry.name).ok().and_then(|name| name.strip_suffix(MANIFEST));
         let Some(name) = name.filter(|name| *name != except && is_name(name)) else { continue };
+        // Manifests of complete copies are hardly ever so short, and are not read for nothing.
         if !entry.meta.is_file() || entry.meta.version.size > UNFINISHED_MAX {
             continue;
         }

@@ -206,6 +206,7 @@ impl JobSpec {
                 "except" => order.except.push(unescape(value)?),
                 "set" => order.is_set = value.parse().ok()?,
                 "transfer" => order.transfers.push(parse_transfer(value)?),
+                // Of a later release: what it says may be just what the copy must not ignore.
                 _ => return None,
             }
         }
