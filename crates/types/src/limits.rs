@@ -225,6 +225,8 @@ pub const DIRECT_DRAIN_MS: u64 = 5_000;
 pub const PUT_LEN_MAX: usize = 15 << 10;
 
 const _: () = assert!(INO_SLOT_BITS + INO_ALLOCATOR_BITS + INO_COUNTER_BITS == 64);
+// Slots, nodes and positions of targets are numbers of 16 bits.
+const _: () = assert!(INO_SLOT_BITS <= 16 && INO_ALLOCATOR_BITS <= 16 && TARGETS_MAX <= 1 << 16);
 // Channels are 16 bits; those of requests that are being served come on top.
 const _: () = assert!(UNFINISHED_MAX <= 1 << 15);
 const _: () = assert!(SLOTS_DEFAULT.is_power_of_two() && SLOTS_DEFAULT <= SLOTS_MAX);

@@ -25,6 +25,7 @@ const CRC_LEN: usize = 4;
 const FLAG_CUT: u8 = 1;
 
 const _: () = assert!(PLACES_MAX == 1007 && SUMMED_HEADER_LEN > PLACES_AT + CRC_LEN);
+const _: () = assert!(SUMMED_HEADER_LEN <= HEADER_LEN);
 
 /// The header of a subfile.
 #[derive(Clone, Debug, PartialEq, Eq)]

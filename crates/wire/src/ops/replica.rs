@@ -9,6 +9,9 @@ pub const REPLICA_CHANNELS_MAX: u16 = 64;
 /// Greatest number of changes in one request.
 pub const REPLICA_CHANGES_MAX: usize = 64;
 
+// The answer says in 16 bits how many were made.
+const _: () = assert!(REPLICA_CHANGES_MAX <= u16::MAX as usize);
+
 /// A change of a volume, as the primary makes it. Names are `file` or `directory/file`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeChange {

@@ -1,9 +1,13 @@
 //! Messages about range tokens, the rights to bytes of files under the strict contract.
 
+use bivouac_types::limits::FRAME_BODY_MAX;
 use bivouac_types::{Attr, ByteRange, ClientId, Ino, TokenMode};
 
 /// Most tokens, and most requests, of a list.
 pub const TOKENS_LISTED_MAX: usize = 64;
+
+// Two lists travel in one body, with 25 bytes for each of a list.
+const _: () = assert!(2 * TOKENS_LISTED_MAX * 25 + 1024 <= FRAME_BODY_MAX);
 
 codec_struct!(ByteRange { start, end });
 
