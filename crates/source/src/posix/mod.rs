@@ -155,6 +155,7 @@ impl Source for PosixSource {
         for entry in listing {
             let entry = entry.map_err(self.failed(dir))?;
             let name = entry.file_name().to_bytes();
+            // Temporary files of uploads become files, or are removed, by whoever began them.
             if matches!(name, b"." | b"..") || name.starts_with(TEMPORARY.as_bytes()) {
                 continue;
             }
@@ -220,6 +221,7 @@ impl Source for PosixSource {
     }
 
     fn abort(&self, upload: &Upload) -> SourceResult<()> {
+        // Of a file that is open, NFS removes the name only, and leaves it under another one.
         upload.opened.close();
         let dir = match self.open_dir_handle(split_path(&upload.path).0) {
             Err(error) if error.cause() == Cause::NotFound => return Ok(()),
@@ -332,6 +334,7 @@ impl Source for PosixSource {
         let flags = if found.is_dir() { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         let (parent, name) = split_path(path);
         match rustix::fs::unlinkat(&self.open_dir_handle(parent)?, name, flags) {
+            // Somebody else may have removed it since it was looked at.
             Err(rustix::io::Errno::NOENT) | Ok(()) => Ok(()),
             Err(error) => Err(self.failed(path)(error)),
         }

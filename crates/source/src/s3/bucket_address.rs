@@ -39,6 +39,7 @@ impl BucketAddress {
         let is_plain = |text: &str, also: &str| {
             !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || also.contains(c))
         };
+        // As a part of a path, `.` and `..` would lead to another bucket.
         if !is_plain(bucket, ".-_") || bucket.starts_with('.') {
             return bad("is no name of a bucket: letters, digits, dots and dashes only");
         }

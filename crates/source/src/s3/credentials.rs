@@ -92,6 +92,7 @@ impl Environment {
     /// [`Cause::Denied`] when there are none, with where they were looked for.
     pub fn keys(&self, object: &str) -> SourceResult<Credentials> {
         let variable = |name| self.get(name).map(str::to_owned);
+        // Both from one place: the id of one pair does not go with the secret of another.
         let from_variables = || {
             let (id, secret) = (variable("AWS_ACCESS_KEY_ID")?, variable("AWS_SECRET_ACCESS_KEY")?);
             Some(Credentials { id, secret, token: variable("AWS_SESSION_TOKEN") })
@@ -133,6 +134,7 @@ impl Environment {
 pub fn read_small(path: &Path) -> Option<String> {
     use std::io::Read;
     let mut text = String::new();
+    // One byte more than is accepted, so that a longer file is told from one that is cut.
     std::fs::File::open(path).ok()?.take(FILE_MAX + 1).read_to_string(&mut text).ok()?;
     (text.len() as u64 <= FILE_MAX).then_some(text)
 }

@@ -80,6 +80,7 @@ impl ErrorResponse<'_> {
             return (Cause::Lost, what);
         }
         match code {
+            // Not `NotFound`: all files of the partition would be taken for removed.
             "NoSuchBucket" => said(Cause::Lost, "there is no such bucket: make it, or correct the source"),
             "NoSuchKey" => said(Cause::NotFound, "there is no such object"),
             "NoSuchUpload" => said(Cause::NotFound, "the upload is gone: try again"),
@@ -127,6 +128,7 @@ impl ErrorResponse<'_> {
             }
             300..=399 => (Cause::Lost, format!("{host} sends elsewhere: correct endpoint and region")),
             401 | 403 => (Cause::Denied, "access denied: check credentials and their permissions".to_owned()),
+            // Answers to `HEAD` have no body, and so no code.
             404 => (Cause::NotFound, "there is no such object".to_owned()),
             409 | 412 | 416 => (Cause::Changed, "changed at the source meanwhile".to_owned()),
             405 | 501 => (Cause::Unsupported, format!("{host} cannot do this")),

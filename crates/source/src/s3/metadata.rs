@@ -113,6 +113,7 @@ fn time_of(text: &str) -> Option<Timestamp> {
     }
     let part: String = part.chars().chain(std::iter::repeat('0')).take(9).collect();
     let nanos = sign * (i128::from(whole.parse::<i64>().ok()?) * NANOS + part.parse::<i128>().ok()?);
+    // Nanoseconds count upwards from the second, also before 1970.
     let secs = i64::try_from(nanos.div_euclid(NANOS)).ok()?;
     Some(Timestamp { secs, nanos: u32::try_from(nanos.rem_euclid(NANOS)).ok()? })
 }
@@ -143,12 +144,14 @@ fn xattrs_text(attrs: &Attrs, object: &str) -> (Option<String>, Vec<String>) {
 fn xattrs_of(text: &str) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
     let json = percent_decode_str(text).decode_utf8().ok()?;
     let map: Map<String, Value> = serde_json::from_str(&json).ok()?;
+    // Whoever may write to the store is not to set what has a meaning for the kernel.
     let is_users = |name: &&(String, Value)| name.0.starts_with("user.");
     let entries: Vec<_> = map.into_iter().collect();
     let decode = |(name, value): &(String, Value)| {
         Some((name.clone().into_bytes(), STANDARD.decode(value.as_str()?).ok()?))
     };
     let mut found: Vec<_> = entries.iter().filter(is_users).filter_map(decode).collect();
+    // In one order, so that the same attributes compare as equal.
     found.sort();
     Some(found)
 }

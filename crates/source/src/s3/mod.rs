@@ -101,6 +101,7 @@ impl S3Source {
     fn expect(&self, path: &[u8], expect: &Precondition) -> SourceResult<WriteCondition> {
         let found = self.find_any(path)?;
         let changed = || SourceError::changed(&self.object(path));
+        // Also where anything may be replaced: an object of the same name would be hidden by the directory.
         if found.as_ref().is_some_and(|found| found.meta.is_dir()) {
             return Err(changed());
         }
@@ -136,6 +137,7 @@ impl Source for S3Source {
     }
 
     fn plan(&self, path: &[u8], size: u64) -> SourceResult<Upload> {
+        // A path that cannot be a key is refused before any of its content is sent.
         self.http.address().key(path)?;
         Ok(Upload { path: path.to_vec(), size, tag: unique_name()?, ..Upload::default() })
     }

@@ -44,6 +44,7 @@ pub fn page_of(text: &str) -> Option<ListPage> {
     let prefixes = all("CommonPrefixes", "Prefix").map(&decode).collect::<Option<_>>()?;
     let is_truncated = text_in(root, "IsTruncated") == Some("true");
     let next = text_in(root, "NextContinuationToken").filter(|_| is_truncated).map(str::to_owned);
+    // Otherwise the files of further pages would be taken for removed.
     if is_truncated && next.is_none() {
         return None;
     }
@@ -69,6 +70,7 @@ pub fn unfinished_of(text: &str) -> Option<UploadsPage> {
 
 /// Returns the decoder of keys in a listing.
 fn decoder(root: Node<'_, '_>) -> impl Fn(&str) -> Option<String> + use<> {
+    // Stores that do not know the option send keys as they are, and then do not name it.
     let is_encoded = text_in(root, "EncodingType") == Some("url");
     move |text| match is_encoded {
         true => percent_decode_str(text).decode_utf8().ok().map(|text| text.into_owned()),
@@ -92,6 +94,7 @@ pub fn error_code(text: &str) -> Option<String> {
 /// Serializes the request that completes a multipart upload.
 pub fn parts_xml<'a>(parts: impl Iterator<Item = (u64, &'a str)>) -> String {
     let part = |(number, tag): (u64, &str)| {
+        // The store's own word, with whatever it is made of.
         let tag = tag.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         format!("<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag></Part>")
     };
@@ -102,6 +105,7 @@ pub fn parts_xml<'a>(parts: impl Iterator<Item = (u64, &'a str)>) -> String {
 }
 
 fn parse(text: &str) -> Option<Document<'_>> {
+    // Entities of a document type can grow to any size when they are expanded.
     let options = ParsingOptions { allow_dtd: false, nodes_limit: NODES_MAX, ..ParsingOptions::default() };
     Document::parse_with_options(text, options).ok()
 }
