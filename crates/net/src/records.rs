@@ -242,6 +242,7 @@ impl Opening {
 
     /// Opens the record at the front, of `len` bytes.
     fn open(&mut self, len: usize) -> Result<(), Forged> {
+        assert!(len <= self.raw.len(), "a record of {len} bytes, of which {} are there", self.raw.len());
         let nonce = self.direction.advance().ok_or(Forged)?;
         let record = self.buffer.get_mut(self.raw.start..self.raw.start + len).ok_or(Forged)?;
         let (header, rest) = record.split_first_chunk_mut::<LEN_LEN>().ok_or(Forged)?;

@@ -128,6 +128,7 @@ impl StalledConnections {
             log::warn!("a connection takes no part in its transfer; closed to free {bytes} bytes");
             oldest.hang_up();
         }
+        assert!(entries.bytes == 0 || !entries.by_age.is_empty(), "nobody holds {} bytes", entries.bytes);
         number
     }
 
@@ -139,6 +140,8 @@ impl StalledConnections {
             assert!(entries.bytes >= bytes, "{bytes} of {} bytes are held", entries.bytes);
             entries.bytes -= bytes;
         }
+        // What was added and not taken off would hang up on connections for memory that is free.
+        assert!(entries.bytes == 0 || !entries.by_age.is_empty(), "nobody holds {} bytes", entries.bytes);
     }
 }
 
