@@ -101,23 +101,39 @@ pub fn apply(file: &OwnedFd, attrs: &Attrs, object: &str) -> Result<Vec<String>>
     let mut lost = Vec::new();
     let stat = rustix::fs::fstat(file)?;
     let is_owned = (stat.st_uid, stat.st_gid) == (attrs.uid, attrs.gid);
+    let mut perm = attrs.perm;
     if !is_owned {
         let owner = (Some(Uid::from_raw(attrs.uid)), Some(Gid::from_raw(attrs.gid)));
         match rustix::fs::fchown(file, owner.0, owner.1) {
-            // Only root can give files away. An unprivileged daemon flushes everything else and reports this.
-            Err(Errno::PERM) => {
-                lost.push(format!("{object}: owner {}:{} needs privileges", attrs.uid, attrs.gid))
+            // Only root can give files away, and only to owners of its user namespace (`EINVAL` otherwise). All else is
+            // flushed, and this is reported.
+            Err(Errno::PERM | Errno::INVAL) => {
+                lost.push(format!("{object}: owner {}:{} needs privileges", attrs.uid, attrs.gid));
+                // With these bits, whoever runs the file would act as this process's user or group.
+                perm &= !set_id_of_others(&stat, attrs);
+                if perm != attrs.perm {
+                    lost.push(format!("{object}: set-id bits are not kept without the owner"));
+                }
             }
             outcome => outcome?,
         }
     }
     // The kernel clears set-id bits when the owner changes.
-    if !is_owned || stat.st_mode & mode::PERM != attrs.perm {
-        rustix::fs::fchmod(file, Mode::from_raw_mode(attrs.perm))?;
+    if !is_owned || stat.st_mode & mode::PERM != perm {
+        rustix::fs::fchmod(file, Mode::from_raw_mode(perm))?;
     }
     apply_xattrs(file, attrs, object, &mut lost)?;
     rustix::fs::futimens(file, &times(attrs))?;
     Ok(lost)
+}
+
+/// Returns the set-id bits that would give rights of another owner or group than `attrs` name.
+fn set_id_of_others(stat: &Stat, attrs: &Attrs) -> u32 {
+    let suid = if stat.st_uid == attrs.uid { 0 } else { mode::SETUID };
+    // On a directory the bit gives no rights: it hands the group down to what is made there.
+    let is_dir = stat.st_mode & mode::TYPE == mode::DIR;
+    let sgid = if is_dir || stat.st_gid == attrs.gid { 0 } else { mode::SETGID };
+    suid | sgid
 }
 
 /// Like [`apply`], for a file that no other process has changed since it was created; returns its version, too. A
