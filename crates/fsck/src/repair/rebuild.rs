@@ -59,10 +59,12 @@ impl Repairer<'_> {
             Some((self.facts.layouts.get(number), row.epoch, row.len))
         };
         let (layout, epoch) = best_layout(subfiles.iter().filter_map(known))?;
+        // Bytes in another layout have no place in this file.
+        let is_of_layout = |number| self.facts.layouts.get(number) == layout;
         let len_on = |target: TargetIndex| {
             subfiles
                 .iter()
-                .filter(|row| row.target == target && row.layout.is_ok())
+                .filter(|row| row.target == target && row.layout.is_ok_and(is_of_layout))
                 .map(|row| row.len)
                 .max()
                 .unwrap_or(0)
