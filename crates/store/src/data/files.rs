@@ -89,9 +89,8 @@ impl DataStore {
     ) -> io::Result<Arc<dyn VolumeFile>> {
         let (volume, name) = (&self.lent(id.volume).map_err(io::Error::other)?.volume, names::name_of(id));
         match open(&**volume, &name) {
-            Err(error) if is(&error, Errno::EMFILE) => {
-                // The limit of descriptors is the process’s, and most of those in use here are only kept for the
-                // next access.
+            Err(error) if is(&error, Errno::EMFILE) || is(&error, Errno::ENFILE) => {
+                // The process's or the machine's limit: most descriptors here are only kept for the next access.
                 self.cache.close_unused(&|id, open| self.reconcile(id, open));
                 open(&**volume, &name)
             }

@@ -54,7 +54,8 @@ impl MirrorNote {
     /// Returns whether the system has been started anew since it was written.
     #[must_use]
     pub fn is_of_earlier_boot(&self) -> bool {
-        self.boot != boot_id()
+        // Where it cannot be told, what was not synced is taken for lost.
+        self.boot.is_empty() || self.boot != boot_id()
     }
 
     fn to_text(&self) -> String {
