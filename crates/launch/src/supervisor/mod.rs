@@ -261,7 +261,8 @@ impl Supervisor {
         // Written once all processes are started, not as each gets ready: the last of many nodes would wait for as many
         // writes.
         self.try_write_state();
-        while !self.finished {
+        // Nobody waits for the daemon of a node that has moved, and a killed process still writes until it has ended.
+        while !self.finished || self.daemons.iter().any(|daemon| daemon.running.is_some()) {
             self.tell_when_ready();
             // Nor as each ends.
             if self.phases.is_none() && self.changed && self.state.stage != Stage::Stopping {
