@@ -312,7 +312,6 @@ pub(crate) mod tests {
     fn a_single_target_has_no_limit() {
         let mut collector = Collector::new(&["x".into()]);
         collector.add(0, vec![Figure::new("a", Unit::PerSecond, 1.0)]);
-        collector.add(7, vec![Figure::new("a", Unit::PerSecond, 2.0)]);
         let rows = collector.rows();
         assert_eq!((rows[0].targets[0].ratio, rows[0].targets[0].values.as_slice()), (None, &[1.0][..]));
     }
