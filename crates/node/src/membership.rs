@@ -16,6 +16,7 @@ use bivouac_ranks::{Mutex, rank};
 use bivouac_types::{Errno, FsResult, Liveness, MembershipUpdate, NodeId};
 use bivouac_wire::{Encode, NewsList, Operation, ProbeForRequest, UnresponsiveNode, op};
 
+use crate::on_drop::OnDrop;
 use crate::peers::{PeerLane, PeerRequest};
 use crate::rounds::{NextVisit, Round, RoundPlace};
 
@@ -277,6 +278,12 @@ impl Membership {
             let notice = self.state.lock().next_notice(told);
             let Some(notice) = notice else { return };
             told = true;
+            // Another thread goes on with the rest then.
+            let _end = OnDrop::new(|| {
+                if std::thread::panicking() {
+                    self.state.lock().notifying = false;
+                }
+            });
             let observer = self.observer();
             match notice {
                 Notice::Accused(liveness, incarnation) => self.defend(liveness, incarnation),
@@ -447,5 +454,31 @@ mod tests {
             assert_eq!(table.dead_for(other).is_some(), known == Liveness::Dead, "round {incarnation}");
             assert_eq!(table.token(), 2 * incarnation + 2);
         }
+    }
+
+    struct PanicsOnce(AtomicUsize);
+
+    impl MembershipObserver for PanicsOnce {
+        fn peer_is_dead(&self, _: NodeId) {
+            assert!(self.0.fetch_add(1, Ordering::AcqRel) > 0, "a test's first notice");
+        }
+        fn peer_is_alive(&self, _: NodeId) {}
+        fn peer_answers(&self, _: NodeId) {}
+        fn doubt_locks(&self) {}
+    }
+
+    /// The thread that gave the notices was gone and counted as there: no death ended any waiting any more.
+    #[test]
+    fn a_notice_that_panics_keeps_back_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let peers = Arc::clone(&crate::testing::alone(dir.path()).peers);
+        let members = Membership::new(NodeId(0), 3, None, Arc::new(LivenessTable::new(3)));
+        let seen = Arc::new(PanicsOnce(AtomicUsize::new(0)));
+        let observer: Arc<dyn MembershipObserver> = Arc::<PanicsOnce>::clone(&seen);
+        let links = Links { own: Weak::new(), peers, observer: Arc::downgrade(&observer) };
+        assert!(members.links.set(links).is_ok());
+        std::thread::scope(|scope| scope.spawn(|| members.lost(NodeId(1))).join().unwrap_err());
+        members.lost(NodeId(2));
+        assert_eq!(seen.0.load(Ordering::Acquire), 2);
     }
 }

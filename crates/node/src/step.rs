@@ -4,6 +4,7 @@ use bivouac_types::{Errno, FsError, FsResult, NodeId, OpId};
 use bivouac_wire::{Encode, Operation};
 
 use crate::node::Node;
+use crate::on_drop::OnDrop;
 use crate::peers::{PeerRequest, STEPS_MAX, StepContext};
 use crate::session::Ctx;
 
@@ -42,6 +43,12 @@ impl Node {
             PeerRequest { op: O::OP, id, client, channel, retry, origin, body: &body, payload: &[] };
         // Background work must not hold a thread for the bounded time of clients: a silent peer gets short waits.
         let wait = if steps.background { Some(self.away.admit(target)?) } else { None };
+        let _end = OnDrop::new(|| {
+            // Admitted and without an outcome, it would never be admitted again.
+            if steps.background && std::thread::panicking() {
+                self.away.is_silent(target);
+            }
+        });
         let outcome = self.peers.ask_within::<O>(wait, target, &request);
         match &outcome {
             Err(error) if !is_answer(error) => {

@@ -5,6 +5,7 @@ mod principal;
 #[cfg(test)]
 mod tests;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -141,6 +142,10 @@ impl Leases {
     /// Correctness: from its first step on, no other client gets a lease on the items. A client that has cached nothing
     /// of them since it was asked, for the length of a lease, has no lease on what they were before the change.
     pub fn begin(&self, client: ClientId, items: &[Item], ask: InvalidateFn<'_>) {
+        // A question that panics has no answer: the change is under way for its items, and must come to its end.
+        let ask: InvalidateFn<'_> = &|client, named, left| {
+            catch_unwind(AssertUnwindSafe(|| ask(client, named, left))).unwrap_or(None)
+        };
         let now = Instant::now();
         let mut holders = self.begin_at(client, items, now);
         // Processes with invalidation words may be many, and need no message: they are asked in turn.

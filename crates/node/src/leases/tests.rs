@@ -65,6 +65,26 @@ fn who_is_asked_without_a_message_does_not_count() {
     assert_eq!(asked.lock().len(), expected.len(), "all have forgotten it");
 }
 
+/// Its question was left without an end: nobody got a lease on the item any more, as long as the daemon lived.
+#[test]
+fn a_question_that_panics_ends_with_its_change() {
+    let leases = given_to(&[B, C], FILE);
+    let short = Instant::now() + Duration::from_millis(20);
+    for holder in &mut leases.slots[0].lock().holders {
+        holder.until = short;
+        holder.items.values_mut().for_each(|until| *until = short);
+    }
+    let _principal = Principal::on_behalf_of(A);
+    drop(leases.change(&[FILE], &|_, _, _| panic!("a test's question")));
+    assert!(leases.slots[0].lock().holders.iter().all(|holder| holder.asked == 0));
+    let until = Instant::now() + Duration::from_secs(20);
+    // What was changed a moment ago is leased for a short time only, or not at all.
+    while leases.look(ClientId(4), FILE, Instant::now()) == 0 {
+        assert!(Instant::now() < until, "nobody gets a lease any more");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// S20. Also where it would get no lease.
 #[test]
 fn who_shows_a_name_by_a_rename_is_asked_about_it() {

@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use super::sites::from_wire;
 use crate::identity::SYSTEM;
 use crate::namespace::decode;
 use crate::node::Node;
+use crate::on_drop::OnDrop;
 use crate::peers::StepContext;
 use crate::proxy_state::{Part, PresentStripes, WritePass};
 use crate::record::{SubfileOrigin, held_key};
@@ -206,20 +208,25 @@ impl Node {
             }
             bringing.insert((part, stripe));
         }
+        let _end = OnDrop::new(|| {
+            let was_coming = self.proxy.bringing.lock().remove(&(part, stripe));
+            assert!(
+                was_coming || std::thread::panicking(),
+                "stripe {stripe} of inode {} was brought by two",
+                part.ino
+            );
+            self.proxy.brought.notify_all();
+        });
         self.bring_ahead(part, held, stripe);
         // It may have come between the look for it and now.
-        let brought = match self.marks(part, stripe) {
+        match self.marks(part, stripe) {
             Ok(marks) if marks.is_present(stripe) => Ok(true),
             Ok(_) => {
                 bivouac_net::before_waiting();
                 self.bring_now(part, held, stripe)
             }
             Err(error) => Err(error),
-        };
-        let was_coming = self.proxy.bringing.lock().remove(&(part, stripe));
-        assert!(was_coming, "stripe {stripe} of inode {} was brought by two", part.ino);
-        self.proxy.brought.notify_all();
-        brought
+        }
     }
 
     /// Reads ahead behind a stripe that was asked for: as many stripes as a distant source needs to be busy, provided
@@ -251,23 +258,25 @@ impl Node {
                 Some(false) => continue,
                 Some(true) => {}
             }
-            if is_here(next) {
-                self.end_ahead(part, next);
-                continue;
-            }
             let Some(node) = self.this.get().and_then(std::sync::Weak::upgrade) else {
                 return self.end_ahead(part, next);
             };
+            let ended = Arc::clone(&node);
+            let end = OnDrop::new(move || ended.end_ahead(part, next));
+            if is_here(next) {
+                continue;
+            }
             let held = held.clone();
             let work = move || {
+                // Without a thread it is dropped with this closure.
+                let _end = end;
                 // Whoever wants it learns why it did not come.
                 if let Err(error) = node.bring_now(part, &held, next) {
                     log::debug!(why:% = error; "a stripe of inode {} was not brought ahead", part.ino);
                 }
-                node.end_ahead(part, next);
             };
             if std::thread::Builder::new().name("ahead".to_owned()).spawn(work).is_err() {
-                return self.end_ahead(part, next);
+                return;
             }
         }
     }
@@ -287,12 +296,11 @@ impl Node {
 
     fn end_ahead(&self, part: Part, stripe: u64) {
         let mut bringing = self.proxy.bringing.lock();
-        assert!(
-            bringing.remove(&(part, stripe)),
-            "stripe {stripe} was brought ahead, and was not on its way"
-        );
+        let was_coming = bringing.remove(&(part, stripe));
+        let is_panic = std::thread::panicking();
+        assert!(was_coming || is_panic, "stripe {stripe} was brought ahead, and was not on its way");
         let ahead = self.proxy.ahead.fetch_sub(1, Ordering::Relaxed);
-        assert!(ahead > 0, "stripe {stripe} was brought ahead, and was not counted");
+        assert!(ahead > 0 || is_panic, "stripe {stripe} was brought ahead, and was not counted");
         drop(bringing);
         self.proxy.brought.notify_all();
     }

@@ -11,6 +11,7 @@ use crate::directory::EntryPlace;
 use crate::intent_record::{Intent, NewDir};
 use crate::locks::LockTarget;
 use crate::node::Node;
+use crate::on_drop::OnDrop;
 use crate::record::{Dentry, Inode, SiteFile, seen_by_key, seen_key, xattr_key};
 use crate::session::Ctx;
 use bivouac_session::Item;
@@ -62,12 +63,13 @@ impl Node {
             }
             listing.insert(dir);
             drop(listing);
+            let _end = OnDrop::new(|| {
+                let was_listing = self.proxy.listing.lock().remove(&dir);
+                assert!(was_listing || std::thread::panicking(), "directory {dir} was listed by two");
+                self.proxy.listed.notify_all();
+            });
             bivouac_net::before_waiting();
-            let made = self.make_entries(&inode, &file);
-            let was_listing = self.proxy.listing.lock().remove(&dir);
-            assert!(was_listing, "directory {dir} was listed by two");
-            self.proxy.listed.notify_all();
-            return made.map(|()| None);
+            return self.make_entries(&inode, &file).map(|()| None);
         }
     }
 

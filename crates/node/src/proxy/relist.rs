@@ -2,6 +2,7 @@
 //! names have counted for their time. What is new there is made here, what changed there and not here is renewed, and
 //! what is gone there goes here unless something of it is not there yet.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use super::bring::in_progress;
 use super::sites::to_wire;
 use crate::identity::SYSTEM;
 use crate::node::Node;
+use crate::on_drop::OnDrop;
 use crate::peers::StepContext;
 use crate::proxy_state::{RelistNeed, Site};
 use crate::record::{Dentry, Inode, SiteFile, removed_key, seen_key};
@@ -73,11 +75,12 @@ impl Node {
             RelistNeed::Busy => return Err(in_progress(dir)),
             RelistNeed::List(known) => known,
         };
+        let digest = Cell::new(None);
+        let _end = OnDrop::new(|| self.proxy.relists.end(dir, digest.get()));
         bivouac_net::before_waiting();
-        let listed = self.relist_now(dir, &site, known);
-        self.proxy.relists.end(dir, listed.as_ref().ok().copied().flatten());
-        if let Err(error) = listed {
-            log::info!(why:% = error; "the names of directory {dir} are as they were");
+        match self.relist_now(dir, &site, known) {
+            Ok(listed) => digest.set(listed),
+            Err(error) => log::info!(why:% = error; "the names of directory {dir} are as they were"),
         }
         Ok(())
     }
@@ -351,7 +354,15 @@ impl Node {
         let is_free =
             matches!(self.proxy.relists.begin(dir, Duration::ZERO, Duration::ZERO), RelistNeed::List(_));
         let Some(node) = self.this.get().cloned().filter(|_| is_free) else { return };
+        let ended = node.clone();
+        let end = OnDrop::new(move || {
+            if let Some(node) = ended.upgrade() {
+                node.proxy.relists.end(dir, None);
+            }
+        });
         let work = move || {
+            // Without a thread it is dropped with this closure.
+            let _end = end;
             for _ in 0..GONE_TRIES {
                 let Some(node) = node.upgrade() else { return };
                 let emptied = node.empty_gone_dir(dir);
@@ -362,12 +373,9 @@ impl Node {
                 drop(node);
                 bivouac_net::pause(GONE_PAUSE);
             }
-            if let Some(node) = node.upgrade() {
-                node.proxy.relists.end(dir, None);
-            }
         };
-        if std::thread::Builder::new().name("gone".to_owned()).spawn(work).is_err() {
-            self.proxy.relists.end(dir, None);
+        if let Err(error) = std::thread::Builder::new().name("gone".to_owned()).spawn(work) {
+            log::warn!(why:% = error; "directory {dir} is gone at the source and stays: no thread");
         }
     }
 

@@ -1,6 +1,7 @@
 //! Deletions at site storage that a node carries out by itself, and why some were not possible.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -57,7 +58,8 @@ impl DeletionQueue {
         let mut pause = DELETION_PAUSE_MIN;
         while self.wait_until_due() {
             let Some(target) = target.upgrade() else { return };
-            let is_done = target.mirror_by_policy();
+            // A panic is a failure like others: the thread stays, and tries again later.
+            let is_done = catch_unwind(AssertUnwindSafe(|| target.mirror_by_policy())).unwrap_or(false);
             // The thread must not keep the node alive while it waits.
             drop(target);
             pause = if is_done { DELETION_PAUSE_MIN } else { (pause * 2).min(DELETION_PAUSE_MAX) };
@@ -95,5 +97,35 @@ impl DeletionQueue {
     /// Returns why a deletion was not possible; empty if it was not tried.
     pub fn why(&self, key: &[u8]) -> String {
         self.state.lock().why.get(key).cloned().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    struct PanicsOnce(AtomicUsize);
+
+    impl MirrorDeletions for PanicsOnce {
+        fn mirror_by_policy(&self) -> bool {
+            assert!(self.0.fetch_add(1, Ordering::AcqRel) > 0, "a test's first attempt");
+            true
+        }
+    }
+
+    /// Its thread was gone and counted as there: nothing was deleted at the source any more.
+    #[test]
+    fn an_attempt_that_panics_is_followed_by_others() {
+        let node = Arc::new(PanicsOnce(AtomicUsize::new(0)));
+        let target: Arc<dyn MirrorDeletions> = Arc::<PanicsOnce>::clone(&node);
+        let queue = Arc::new(DeletionQueue::default());
+        assert!(queue.target.set(Arc::downgrade(&target)).is_ok());
+        let until = Instant::now() + Duration::from_secs(20);
+        while node.0.load(Ordering::Acquire) < 2 {
+            assert!(Instant::now() < until, "nobody tries again");
+            queue.call_at(Instant::now());
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
