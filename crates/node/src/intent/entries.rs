@@ -30,7 +30,9 @@ impl Node {
             return Ok(Outcome::Refused(error));
         }
         let partition = new.inode.attr.layout.partition();
-        match self.add_last(new.inode.parent, &name, (dentry_of(&new.inode), partition), logged)? {
+        let is_brought = new.site.as_ref().is_some_and(|site| site.origin.is_some());
+        let entry = (dentry_of(&new.inode), partition, is_brought);
+        match self.add_last(new.inode.parent, &name, entry, logged)? {
             Ok(change) => self.clear(change, logged, steps, ino.0),
             Err(error) => {
                 // Nobody has heard of the inode yet: without it all is as it was.
@@ -42,12 +44,13 @@ impl Node {
         }
     }
 
-    /// Returns a change that makes an entry for what is in a partition, if there is still room for it.
+    /// Returns a change that makes an entry for what is in a partition, if there is still room for it. By what is brought
+    /// from site storage the directory is no other than it is there.
     fn add_last(
         &self,
         dir: Ino,
         name: &Name,
-        (dentry, partition): (Dentry, PartitionId),
+        (dentry, partition, is_brought): (Dentry, PartitionId, bool),
         logged: &LoggedIntent,
     ) -> FsResult<FsResult<Change<'_>>> {
         // Looked up anew: the directory may have been removed since.
@@ -62,7 +65,14 @@ impl Node {
         }
         match refused(change.directory(&place))? {
             Ok(parent) if parent.partition() != partition => return Ok(Err(Errno::EXDEV.into())),
-            Ok(mut parent) => change.add_entry(&mut parent, &place, dentry),
+            Ok(mut parent) => {
+                // As `Node::put_entry` does. A spread directory has its record elsewhere, which is not touched here.
+                let before = if is_brought && !place.is_spread() { change.site_file(dir)? } else { None };
+                change.add_entry(&mut parent, &place, dentry);
+                if let Some(before) = before {
+                    change.put_site_file(dir, &before);
+                }
+            }
             Err(error) => return Ok(Err(error)),
         }
         Ok(Ok(change))
@@ -159,7 +169,7 @@ impl Node {
             self.step::<op::SetParent>(home, steps, NOTE_NAME, request)?;
         }
         let dentry = Dentry { ino: new.ino, kind: attr.mode & mode::TYPE };
-        match self.add_last(new.parent, &name, (dentry, attr.layout.partition()), logged)? {
+        match self.add_last(new.parent, &name, (dentry, attr.layout.partition(), false), logged)? {
             Ok(change) => self.clear(change, logged, steps, 0),
             Err(error) => {
                 self.begin_undo(logged, steps)?;

@@ -120,8 +120,11 @@ impl Node {
         let mut change = self.change_of(dir)?;
         let mut inode = change.inode(dir)?;
         inode.attr.mtime = meta.attrs.mtime;
+        // As of now: what was changed here during the listing has yet to get there. Before the inode is put, which
+        // counts as such a change.
+        let known = change.site_file(dir)?.unwrap_or_else(|| file.clone());
         change.put_inode(&inode);
-        change.put_site_file(dir, &SiteFile { listed: true, ..file.clone() });
+        change.put_site_file(dir, &SiteFile { listed: true, ..known });
         change.commit()?;
         if site.source.names_valid_for().is_some() {
             self.proxy.relists.note(dir, asked, digest);
