@@ -97,9 +97,11 @@ impl Agenda {
         is_news
     }
 
-    /// Jobs that can be done now.
+    /// Returns the number of jobs that can be done now.
     pub fn ready(&self) -> usize {
-        self.ready.len() + usize::from(self.garbage && !self.collecting)
+        let garbage =
+            if self.collecting { self.ready.iter().filter(|task| is_garbage(task)).count() } else { 0 };
+        self.ready.len() - garbage + usize::from(self.garbage && !self.collecting)
     }
 
     /// Takes a job.
@@ -108,13 +110,17 @@ impl Agenda {
             (self.garbage, self.collecting) = (false, true);
             return Some(Task { job: Job::Garbage, waited_for: None });
         }
-        self.ready.pop_front()
+        // Garbage that was put off may come back while other garbage is collected, and waits for the end of that.
+        let at = self.ready.iter().position(|task| !(self.collecting && is_garbage(task)))?;
+        let task = self.ready.remove(at)?;
+        self.collecting |= is_garbage(&task);
+        Some(task)
     }
 
     /// Ends a job that is done: what waited for the same peer need not wait any more.
     pub fn finish(&mut self, task: &Task) {
         match task.job {
-            Job::Garbage => self.collecting = false,
+            Job::Garbage => self.end_collecting(),
             Job::Intent(slot, tx) => {
                 assert!(self.unfinished > 0, "change {tx} of slot {} is finished twice", slot.0);
                 self.unfinished -= 1;
@@ -131,10 +137,17 @@ impl Agenda {
         task.waited_for.map(|node| self.release(node));
     }
 
+    fn end_collecting(&mut self) {
+        assert!(self.collecting, "the end of a collection of garbage that has not begun");
+        self.collecting = false;
+    }
+
     /// Makes a job wait for a peer; one of those that do is tried again at `until`.
     pub fn put_off(&mut self, task: &Task, node: NodeId, until: Instant) {
         // What waits for one peer does not keep garbage of the others from being collected.
-        self.collecting &= task.job != Job::Garbage;
+        if is_garbage(task) {
+            self.end_collecting();
+        }
         let waiting = self.waiting.entry(node).or_default();
         waiting.until = Some(until);
         // Each intent was counted as unfinished, and is counted off by the end of its own job.
@@ -180,6 +193,10 @@ impl Agenda {
         let delayed = self.delayed.front().map(|(until, _)| *until);
         waiting.chain(delayed).chain(self.tidying).min()
     }
+}
+
+fn is_garbage(task: &Task) -> bool {
+    task.job == Job::Garbage
 }
 
 #[cfg(test)]
@@ -238,8 +255,20 @@ mod tests {
         assert_eq!((agenda.ready(), agenda.next_task()), (0, None));
         agenda.finish(&task);
         assert_eq!(agenda.next_task(), Some(task));
-        agenda.put_off(&task, AWAY, Instant::now());
-        agenda.put_off(&task, AWAY, Instant::now());
+        agenda.put_off(&task, AWAY, now);
+        // While there is more to be collected the peer comes back.
+        assert!(agenda.tidy_at(now) && agenda.take_tidying(now));
+        assert_eq!(agenda.next_task(), Some(task));
+        agenda.recall(now);
+        agenda.add(intent(1));
+        assert_eq!(agenda.ready(), 1);
+        assert_eq!(agenda.next_task().map(|task| task.job), Some(intent(1)));
+        assert_eq!((agenda.ready(), agenda.next_task()), (0, None));
+        agenda.put_off(&task, AWAY, now);
+        assert_eq!((agenda.waiting[&AWAY].jobs.len(), agenda.ready()), (1, 1));
+        let again = agenda.next_task().unwrap();
+        assert_eq!(again, Task { job: Job::Garbage, waited_for: Some(AWAY) });
+        agenda.put_off(&again, AWAY, now);
         assert_eq!(agenda.waiting[&AWAY].jobs.len(), 1);
     }
 }
