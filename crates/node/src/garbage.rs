@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use bivouac_types::{FsResult, Ino, NodeId, Slot, TargetIndex};
+use bivouac_types::{Errno, FsResult, Ino, NodeId, Slot, TargetIndex};
 use bivouac_wire::{Encode, Subfiles, op};
 
 use crate::identity::SYSTEM;
@@ -15,11 +15,12 @@ use crate::record::{Garbage, garbage_key, pending_key, pending_node, pending_pre
 /// Inodes whose subfiles are removed by one round of messages.
 const BATCH: usize = 512;
 
-/// A file's unused subfiles.
+/// A file's unused subfiles, and the nodes that have them.
 struct Piece {
     slot: Slot,
     ino: Ino,
     garbage: Garbage,
+    targets: Vec<(NodeId, TargetIndex)>,
 }
 
 impl Node {
@@ -42,10 +43,10 @@ impl Node {
 
     fn remove_batch(&self, batch: &[(Slot, u64)]) -> FsResult<()> {
         // Before the records are read: what is discarded after that stays for the next round.
-        self.reaper.begin_removal(batch.iter().map(|(_, ino)| Ino(*ino)));
+        self.reaper.begin_removal(None, batch.iter().map(|(_, ino)| Ino(*ino)));
         let pieces = self.pieces(batch, |ino| garbage_key(ino).to_vec())?;
         let mut silent = BTreeSet::new();
-        for (node, subfiles) in self.per_node(&pieces)? {
+        for (node, subfiles) in per_node(&pieces) {
             if let Err(error) = self.remove_at(node, subfiles) {
                 if node == self.id {
                     return Err(error);
@@ -55,19 +56,21 @@ impl Node {
         }
         let slots: Vec<Slot> = pieces.iter().map(|piece| piece.slot).collect();
         let mut change = self.change(&slots)?;
-        for Piece { slot, ino, garbage } in &pieces {
-            if self.reaper.is_discarded_again(*ino) {
+        for Piece { slot, ino, garbage, targets } in &pieces {
+            if self.reaper.is_discarded_again(None, *ino) {
                 // A subfile may have been made since the removal: the record stays for the next round.
                 continue;
             }
             change.touch(*ino);
             change.txn.delete(*slot, &garbage_key(*ino));
-            for node in
-                self.targets_by_node(garbage)?.into_iter().map(|(node, _)| node).collect::<BTreeSet<_>>()
-            {
-                if silent.contains(&node) {
-                    change.txn.put(*slot, &pending_key(node, *ino), &garbage.to_bytes());
+            let nodes: BTreeSet<NodeId> = targets.iter().map(|(node, _)| *node).collect();
+            for node in nodes.intersection(&silent).copied() {
+                let key = pending_key(node, *ino);
+                // It may be about to be taken away with the subfiles of before: see `Node::remove_pending`.
+                if change.txn.get(*slot, &key).is_some() {
+                    self.reaper.discarded_again(Some(node), *ino);
                 }
+                change.txn.put(*slot, &key, &garbage.to_bytes());
             }
         }
         change.commit()?;
@@ -78,17 +81,33 @@ impl Node {
 
     /// Removes the subfiles that are recorded as pending for a peer.
     pub(crate) fn remove_pending(&self, node: NodeId) -> FsResult<()> {
+        self.remove_pending_by(node, |subfiles| self.remove_at(node, subfiles))
+    }
+
+    fn remove_pending_by(
+        &self,
+        node: NodeId,
+        remove: impl Fn(Vec<(Ino, TargetIndex)>) -> FsResult<()>,
+    ) -> FsResult<()> {
         let mut pending = Vec::new();
         self.each_record(&pending_prefix(node), |slot, key, _| {
             pending.extend(pending_node(key).map(|(_, ino)| (slot, ino.0)));
         });
         for batch in pending.chunks(BATCH) {
+            // Before the records are read, as for garbage.
+            self.reaper.begin_removal(Some(node), batch.iter().map(|(_, ino)| Ino(*ino)));
             let pieces = self.pieces(batch, |ino| pending_key(node, ino).to_vec())?;
-            let subfiles = self.per_node(&pieces)?.remove(&node).unwrap_or_default();
-            self.remove_at(node, subfiles)?;
+            let subfiles = per_node(&pieces).remove(&node).unwrap_or_default();
+            remove(subfiles)?;
             let slots: Vec<Slot> = pieces.iter().map(|piece| piece.slot).collect();
             let mut change = self.change(&slots)?;
-            pieces.iter().for_each(|piece| change.txn.delete(piece.slot, &pending_key(node, piece.ino)));
+            for piece in &pieces {
+                if self.reaper.is_discarded_again(Some(node), piece.ino) {
+                    self.reaper.add_once(Job::Pending(node));
+                } else {
+                    change.txn.delete(piece.slot, &pending_key(node, piece.ino));
+                }
+            }
             change.commit()?;
         }
         Ok(())
@@ -116,7 +135,7 @@ impl Node {
     pub(crate) fn remove_own_garbage(&self) {
         for batch in self.numbers(b'G').chunks(BATCH) {
             let removed = self.pieces(batch, |ino| garbage_key(ino).to_vec()).and_then(|pieces| {
-                let own = self.per_node(&pieces)?.remove(&self.id).unwrap_or_default();
+                let own = per_node(&pieces).remove(&self.id).unwrap_or_default();
                 self.remove_at(self.id, own)
             });
             if let Err(error) = removed {
@@ -130,31 +149,104 @@ impl Node {
         self.step::<op::RemoveSubfiles>(node, steps, 0, Subfiles { subfiles })
     }
 
-    /// Reads the records that still exist.
+    /// Reads the records that still exist. One that is damaged, or of a partition that nobody knows, stays as it is, and
+    /// does not hold up the others of its batch.
     fn pieces(&self, batch: &[(Slot, u64)], key: impl Fn(Ino) -> Vec<u8>) -> FsResult<Vec<Piece>> {
         let mut pieces = Vec::with_capacity(batch.len());
         for (slot, ino) in batch {
             let ino = Ino(*ino);
             let bytes = self.records.read(*slot, &key(ino), |bytes| bytes.map(<[u8]>::to_vec));
-            if let Some(bytes) = bytes {
-                pieces.push(Piece { slot: *slot, ino, garbage: decode(&bytes, "garbage", ino)? });
+            let Some(bytes) = bytes else { continue };
+            let placed = match decode::<Garbage>(&bytes, "garbage", ino) {
+                Ok(garbage) => match self.targets_by_node(&garbage) {
+                    // Known later, perhaps: the node that knows it does not answer.
+                    Err(error) if error.errno() != Errno::ESTALE => return Err(error),
+                    targets => targets.map(|targets| (targets, garbage)),
+                },
+                Err(error) => Err(error),
+            };
+            match placed {
+                Ok((targets, garbage)) => pieces.push(Piece { slot: *slot, ino, garbage, targets }),
+                Err(error) => log::warn!(why:% = error; "unused subfiles of inode {ino} stay"),
             }
         }
         Ok(pieces)
     }
 
-    fn per_node(&self, pieces: &[Piece]) -> FsResult<HashMap<NodeId, Vec<(Ino, TargetIndex)>>> {
-        let mut per_node: HashMap<NodeId, Vec<(Ino, TargetIndex)>> = HashMap::new();
-        for piece in pieces {
-            for (node, target) in self.targets_by_node(&piece.garbage)? {
-                per_node.entry(node).or_default().push((piece.ino, target));
-            }
-        }
-        Ok(per_node)
-    }
-
     fn targets_by_node(&self, garbage: &Garbage) -> FsResult<Vec<(NodeId, TargetIndex)>> {
         let place = |target| self.target_place(target).map(|place| (place.node, target));
         bivouac_layout::targets_of(&garbage.layout).map(place).collect()
+    }
+}
+
+fn per_node(pieces: &[Piece]) -> HashMap<NodeId, Vec<(Ino, TargetIndex)>> {
+    let mut per_node: HashMap<NodeId, Vec<(Ino, TargetIndex)>> = HashMap::new();
+    for piece in pieces {
+        for (node, target) in &piece.targets {
+            per_node.entry(*node).or_default().push((piece.ino, *target));
+        }
+    }
+    per_node
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::alone;
+    use bivouac_types::{Layout, PartitionId};
+
+    fn layout(partition: PartitionId) -> Layout {
+        Layout { stripe: 4096, width: 1, base: TargetIndex::new(partition, 0), targets: 1 }
+    }
+
+    fn records(node: &Node, tag: u8) -> Vec<Ino> {
+        let mut found = Vec::new();
+        node.each_record(&table(tag), |_, key, _| {
+            found.push(Ino(u64::from_be_bytes(*key.last_chunk().unwrap())))
+        });
+        found
+    }
+
+    /// One file of a partition that its home does not know kept the garbage of 511 others.
+    #[test]
+    fn what_cannot_be_placed_or_read_holds_up_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = alone(dir.path());
+        let mut change = node.change(&[Slot(0)]).unwrap();
+        for (ino, partition) in [(5, PartitionId::ROOT), (6, PartitionId(9)), (7, PartitionId::ROOT)] {
+            change.discard_subfiles(Ino(ino), layout(partition));
+        }
+        change.txn.put(Slot(0), &garbage_key(Ino(8)), b"no record");
+        change.commit().unwrap();
+        node.collect_garbage().unwrap();
+        assert_eq!(records(&node, b'G'), [Ino(6), Ino(8)]);
+    }
+
+    /// A removal that was recorded again while the peer made the one before was taken away with that.
+    #[test]
+    fn a_removal_that_is_recorded_again_stays_pending() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = alone(dir.path());
+        let (id, ino) = (node.id, Ino(5));
+        let put = || {
+            let mut change = node.change(&[Slot(0)]).unwrap();
+            let garbage = Garbage { layout: layout(PartitionId::ROOT) };
+            change.txn.put(Slot(0), &pending_key(id, ino), &garbage.to_bytes());
+            change.commit().unwrap();
+        };
+        put();
+        let is_first = std::cell::Cell::new(true);
+        node.remove_pending_by(id, |subfiles| {
+            assert_eq!(subfiles, [(ino, TargetIndex(0))]);
+            if is_first.take() {
+                node.reaper.discarded_again(Some(id), ino);
+                put();
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(records(&node, b'W'), [ino]);
+        node.remove_pending(id).unwrap();
+        assert!(records(&node, b'W').is_empty());
     }
 }

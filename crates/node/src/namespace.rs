@@ -448,7 +448,7 @@ impl Change<'_> {
         let key = garbage_key(ino);
         // The reaper may be removing these subfiles just now: it must not take the record away with the older ones.
         if self.txn.get(ino.slot(), &key).is_some() {
-            self.node.reaper.discarded_again(ino);
+            self.node.reaper.discarded_again(None, ino);
         }
         self.txn.put(ino.slot(), &key, &Garbage { layout }.to_bytes());
         self.garbage = true;

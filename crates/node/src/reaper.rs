@@ -39,8 +39,9 @@ pub struct Reaper {
     /// Registration with the shared thread that looks at the agenda.
     place: OnceLock<RoundPlace>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Inodes whose subfiles became garbage once more, perhaps while they were removed.
-    discarded_again: Mutex<HashSet<Ino>>,
+    /// Inodes whose subfiles became garbage once more, perhaps while they were removed; with a node, those whose removal
+    /// there was recorded as pending once more.
+    discarded_again: Mutex<HashSet<(Option<NodeId>, Ino)>>,
     grace: Duration,
 }
 
@@ -141,23 +142,23 @@ impl Reaper {
         }
     }
 
-    /// Records that subfiles of an inode became garbage once more.
-    pub fn discarded_again(&self, ino: Ino) {
-        self.discarded_again.lock().insert(ino);
+    /// Records that subfiles of an inode became garbage once more, or that their removal at a node is pending once more.
+    pub fn discarded_again(&self, at: Option<NodeId>, ino: Ino) {
+        self.discarded_again.lock().insert((at, ino));
     }
 
-    /// Begins the removal of these inodes' subfiles: only what becomes garbage from now on counts for
-    /// [`Reaper::is_discarded_again`].
-    pub fn begin_removal(&self, inos: impl Iterator<Item = Ino>) {
+    /// Begins the removal of these inodes' subfiles, or of what is pending at a node: only what comes from now on counts
+    /// for [`Reaper::is_discarded_again`].
+    pub fn begin_removal(&self, at: Option<NodeId>, inos: impl Iterator<Item = Ino>) {
         let mut again = self.discarded_again.lock();
         inos.for_each(|ino| {
-            again.remove(&ino);
+            again.remove(&(at, ino));
         });
     }
 
-    /// Returns whether subfiles of an inode became garbage since their removal began.
-    pub fn is_discarded_again(&self, ino: Ino) -> bool {
-        self.discarded_again.lock().contains(&ino)
+    /// Returns whether subfiles of an inode became garbage, or pending at a node, since their removal began.
+    pub fn is_discarded_again(&self, at: Option<NodeId>, ino: Ino) -> bool {
+        self.discarded_again.lock().contains(&(at, ino))
     }
 
     /// Releases the jobs that waited for a peer.
