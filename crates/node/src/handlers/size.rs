@@ -48,9 +48,9 @@ impl Handle for op::Count {
             return Ok(());
         }
         inode.attr.holes = holes;
-        node.lending.counted(&inode.attr);
+        let before = node.lending.counted(&inode.attr);
         change.put_inode(&inode);
-        change.commit()
+        change.commit().inspect_err(|_| node.lending.did_not_count(request.ino, before))
     }
 }
 
@@ -92,16 +92,19 @@ impl Node {
             return Ok((Extended { accepted: false, attr: inode.attr }, false));
         }
         let has_grown = request.end > inode.attr.size;
+        let mut wrote = 0;
         if has_grown {
             let gap = start.min(request.end).saturating_sub(inode.attr.size);
             // Processes that the size is lent to raise it, too: what is not known to be written counts as a hole.
-            self.lending.wrote(request.ino, request.end - inode.attr.size - gap);
+            wrote = request.end - inode.attr.size - gap;
+            self.lending.wrote(request.ino, wrote);
             inode.attr.holes = inode.attr.holes.saturating_add(gap);
             inode.attr.size = request.end;
         }
         written(&mut inode.attr, change.now);
         change.put_inode(&inode);
-        change.commit_repeatable_for(ctx)?;
+        let committed = change.commit_repeatable_for(ctx);
+        committed.inspect_err(|_| self.lending.did_not_write(request.ino, wrote))?;
         Ok((Extended { accepted: true, attr: inode.attr }, has_grown || ctx.retry))
     }
 }

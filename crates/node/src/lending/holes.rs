@@ -5,7 +5,7 @@
 use bivouac_types::Attr;
 
 /// Basis for computing the holes of a file.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holes {
     epoch: u32,
     /// Size and holes at that moment, and the bytes that had been written by then.
@@ -25,6 +25,16 @@ impl Holes {
     /// Counts bytes written behind the size outside of a loan, or under one that has ended.
     pub fn add(&mut self, bytes: u64) {
         self.written = self.written.saturating_add(bytes);
+    }
+
+    /// Takes back what [`Holes::add`] has counted, and was not written after all.
+    pub fn take_back(&mut self, bytes: u64) {
+        self.written = self.written.saturating_sub(bytes);
+    }
+
+    /// Returns the basis of before a count, with what was written since.
+    pub fn back_to(self, before: Holes) -> Holes {
+        Holes { written: self.written, ..before }
     }
 
     /// Notes that the holes were counted; `told` is what loans say that was written.
@@ -70,6 +80,19 @@ mod tests {
         assert_eq!(holes.at(&attr(200, 0), 70), Some(90));
         holes.add(50);
         assert_eq!(holes.at(&attr(200, 0), 20), Some(90), "a loan that is over has told as much");
+    }
+
+    #[test]
+    fn what_was_not_written_or_counted_after_all_leaves_no_trace() {
+        let before = Holes::of(&attr(100, 7));
+        let mut holes = before;
+        holes.add(50);
+        holes.take_back(50);
+        assert_eq!(holes, before);
+        holes.count(&attr(100, 40), 20);
+        holes.add(30);
+        let holes = holes.back_to(before);
+        assert_eq!(holes.at(&attr(150, 0), 0), Some(27), "as without the count, with what was written since");
     }
 
     proptest! {

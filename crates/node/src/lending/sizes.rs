@@ -19,6 +19,12 @@ pub struct LentFile {
     holes: Option<Holes>,
 }
 
+/// What a count of holes has replaced.
+pub struct HolesBefore {
+    before: Option<Holes>,
+    counted: Holes,
+}
+
 /// A size that is lent to one process.
 pub struct SizeLoan {
     /// Number of the loan.
@@ -101,13 +107,37 @@ impl Lending {
         }
     }
 
-    /// Notes that the holes of a file were counted. The slot of its record is locked.
-    pub fn counted(&self, attr: &Attr) {
+    /// Takes back what [`Lending::wrote`] has noted, if the record could not be committed.
+    pub fn did_not_write(&self, ino: Ino, bytes: u64) {
         if let Some(mut table) = self.if_any()
-            && let Some(file) = table.sizes.get_mut(&attr.ino)
+            && let Some(holes) = table.sizes.get_mut(&ino).and_then(|file| file.holes.as_mut())
         {
-            let told = file.fresh(attr);
-            file.holes.get_or_insert(Holes::of(attr)).count(attr, told);
+            holes.take_back(bytes);
+        }
+    }
+
+    /// Notes that the holes of a file were counted. The slot of its record is locked: a write between the record and
+    /// this would count as a hole. Returns what [`Lending::did_not_count`] takes.
+    pub fn counted(&self, attr: &Attr) -> Option<HolesBefore> {
+        let mut table = self.if_any()?;
+        let file = table.sizes.get_mut(&attr.ino)?;
+        let (told, before) = (file.fresh(attr), file.holes);
+        let holes = file.holes.get_or_insert(Holes::of(attr));
+        holes.count(attr, told);
+        Some(HolesBefore { before, counted: *holes })
+    }
+
+    /// Takes back what [`Lending::counted`] has noted, if the record could not be committed.
+    pub fn did_not_count(&self, ino: Ino, before: Option<HolesBefore>) {
+        if let Some(HolesBefore { before, counted }) = before
+            && let Some(mut table) = self.if_any()
+            && let Some(file) = table.sizes.get_mut(&ino)
+        {
+            // Unless they were counted again since.
+            let is_same = |holes: &Holes| holes.back_to(counted) == *holes;
+            if let Some(holes) = file.holes.filter(is_same) {
+                file.holes = before.map(|before| holes.back_to(before));
+            }
         }
     }
 
