@@ -26,7 +26,8 @@ pub struct FlushQueue {
 #[derive(Default)]
 pub struct FlushQueueState {
     pub due: HashMap<Ino, QueuedFlush>,
-    pub under_way: HashMap<Ino, FlushTrigger>,
+    /// Files that are being flushed, with the number of threads that are at each.
+    pub under_way: HashMap<Ino, usize>,
     /// Could not be flushed for room a moment ago.
     pub failed: HashMap<Ino, Instant>,
     /// Bytes written since the partition was last flushed because of its amount.
@@ -105,7 +106,7 @@ impl FlushQueue {
                     *partition = due.partition;
                 }
                 state.due.remove(&ino);
-                state.under_way.insert(ino, due.occasion);
+                *state.under_way.entry(ino).or_default() += 1;
                 return Some((ino, due));
             }
             self.changed.wait_until(&mut state, due.at);
@@ -114,7 +115,15 @@ impl FlushQueue {
 
     pub fn end(&self, ino: Ino, due: QueuedFlush, outcome: &FsResult<()>) {
         let mut state = self.state.lock();
-        state.under_way.remove(&ino);
+        // Written to meanwhile, it may have been queued again, and be another thread's, too.
+        let left = state.under_way.remove(&ino).map(|threads| threads - 1);
+        assert!(
+            left.is_some() || std::thread::panicking(),
+            "the flush of inode {ino} ends and has not begun"
+        );
+        if let Some(left) = left.filter(|left| *left > 0) {
+            state.under_way.insert(ino, left);
+        }
         let Err(error) = outcome else { return };
         log::warn!(why:% = error; "inode {ino} is not flushed");
         let again = Instant::now() + AGAIN;
@@ -171,6 +180,20 @@ mod tests {
         queue.end(Ino(2), due(SLOW), &Ok(()));
         assert_eq!(queue.next(&mut slow).map(|(ino, _)| ino), None);
         assert!(queue.state.lock().threads.is_empty());
+    }
+
+    /// The first end counted for both, and what was under way was flushed once more for its room.
+    #[test]
+    fn a_file_is_under_way_until_all_of_its_threads_are_done() {
+        let (queue, mut partition) = (FlushQueue::default(), SLOW);
+        for _ in 0..2 {
+            assert!(queue.state.lock().add(Ino(1), due(SLOW), 2));
+            assert!(queue.next(&mut partition).is_some());
+        }
+        queue.end(Ino(1), due(SLOW), &Ok(()));
+        assert!(queue.state.lock().under_way.contains_key(&Ino(1)));
+        queue.end(Ino(1), due(SLOW), &Ok(()));
+        assert!(queue.state.lock().under_way.is_empty());
     }
 
     #[test]
