@@ -175,6 +175,15 @@ impl PeerLane {
         mirror.make_deferred().map_err(|error| FsError::from_io(&error, "the mirror of this node's volumes"))
     }
 
+    /// Like [`PeerLane::make_deferred`], if a request of this kind tells a peer of changes here.
+    ///
+    /// # Errors
+    /// As [`PeerLane::make_deferred`].
+    pub fn make_deferred_for(&self, op: Op) -> FsResult<()> {
+        // What the peer is told must outlive this node: its changes have to be on both sides of the mirror first.
+        if tells_of_changes(op) { self.make_deferred() } else { Ok(()) }
+    }
+
     /// Returns the node whose lane it is.
     pub fn id(&self) -> NodeId {
         self.id
@@ -202,10 +211,7 @@ impl PeerLane {
         target: NodeId,
         request: &PeerRequest<'_>,
     ) -> FsResult<O::Reply> {
-        // What the peer is told must outlive this node: its changes have to be on both sides of the mirror first.
-        if tells_of_changes(O::OP) {
-            self.make_deferred()?;
-        }
+        self.make_deferred_for(O::OP)?;
         let mut reply = Vec::new();
         self.counters.add_call(O::OP);
         match wait {

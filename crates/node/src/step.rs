@@ -42,7 +42,13 @@ impl Node {
         let request =
             PeerRequest { op: O::OP, id, client, channel, retry, origin, body: &body, payload: &[] };
         // Background work must not hold a thread for the bounded time of clients: a silent peer gets short waits.
-        let wait = if steps.background { Some(self.away.admit(target)?) } else { None };
+        let wait = if steps.background {
+            // First: where this node's own mirror fails, no peer has been silent.
+            self.peers.make_deferred_for(O::OP)?;
+            Some(self.away.admit(target)?)
+        } else {
+            None
+        };
         let _end = OnDrop::new(|| {
             // Admitted and without an outcome, it would never be admitted again.
             if steps.background && std::thread::panicking() {
