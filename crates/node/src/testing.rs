@@ -18,7 +18,7 @@ pub fn logged(intent: Intent) -> Vec<u8> {
         .to_bytes()
 }
 /// Peers that nobody asks.
-struct NoPeers;
+pub struct NoPeers;
 
 impl crate::peers::Peers for NoPeers {
     fn call_within(

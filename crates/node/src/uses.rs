@@ -136,7 +136,8 @@ impl<K: Copy + Eq + Hash, V> RowTable<K, V> {
         let (mut all, mut free) = (HashMap::new(), Vec::from_iter((used..rows.count()).rev()));
         for row in (0..used).rev() {
             match read(row, &rows.read(row)) {
-                Some((key, value)) => drop(all.insert(key, (row, value))),
+                // Of two rows of a key one counts; the other one can be used again.
+                Some((key, value)) => free.extend(all.insert(key, (row, value)).map(|(other, _)| other)),
                 None => free.push(row),
             }
         }

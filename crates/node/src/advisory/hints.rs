@@ -16,6 +16,9 @@ use crate::peers::{PeerRequest, Peers};
 /// Time without news after which a thread ends.
 const IDLE: Duration = Duration::from_secs(2);
 
+/// Most notifications that wait for a node which does not answer.
+const WAITING_MAX: usize = 16 * LOCKS_PER_MESSAGE_MAX;
+
 /// Notifications of granted locks that remain to be sent.
 pub struct Hints {
     id: NodeId,
@@ -34,7 +37,9 @@ impl Hints {
     pub fn send(self: &Arc<Self>, node: NodeId, client: ClientId, ticket: u64) {
         let mut outbox = self.outbox.lock();
         if let Some(waiting) = outbox.get_mut(&node) {
-            waiting.push((client, ticket));
+            if waiting.len() < WAITING_MAX {
+                waiting.push((client, ticket));
+            }
             self.news.notify_all();
             return;
         }
@@ -73,5 +78,20 @@ impl Hints {
                 outbox.remove(&node);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_kept_for_a_node_than_it_may_be_told_soon() {
+        let peers = Arc::new(crate::testing::NoPeers);
+        let (hints, node) = (Arc::new(Hints::new(NodeId(0), peers)), NodeId(1));
+        // As if its thread were waiting for it.
+        hints.outbox.lock().insert(node, Vec::new());
+        (0..2 * WAITING_MAX as u64).for_each(|ticket| hints.send(node, ClientId(5), ticket));
+        assert_eq!(hints.outbox.lock()[&node].len(), WAITING_MAX);
     }
 }

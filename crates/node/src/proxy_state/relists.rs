@@ -56,10 +56,7 @@ impl Relists {
                     if state.values().filter(|one| one.is_under_way).count() >= UNDER_WAY_MAX {
                         return RelistNeed::Busy;
                     }
-                    // Forgetting one costs no more than listing its directory once more.
-                    if state.len() >= DIRS_MAX {
-                        state.retain(|_, one| one.is_under_way);
-                    }
+                    make_room(&mut state);
                     let digest = known.and_then(|known| known.digest);
                     // As of now and not of its end: what changes there meanwhile may not be in the listing.
                     state.insert(dir, Relist { at: now, digest, is_under_way: true });
@@ -80,7 +77,19 @@ impl Relists {
     /// Notes that a directory was listed for the first time.
     pub fn note(&self, dir: Ino, asked: Instant, digest: u128) {
         let digest = Some(digest);
-        self.state.lock().insert(dir, Relist { at: asked, digest, is_under_way: false });
+        let mut state = self.state.lock();
+        // A thread that lists it again says so at its end, and with what it has found.
+        if !state.get(&dir).is_some_and(|known| known.is_under_way) {
+            make_room(&mut state);
+            state.insert(dir, Relist { at: asked, digest, is_under_way: false });
+        }
+    }
+}
+
+/// Forgets directories if there are too many. That costs no more than listing each of them once more.
+fn make_room(state: &mut HashMap<Ino, Relist>) {
+    if state.len() >= DIRS_MAX {
+        state.retain(|_, one| one.is_under_way);
     }
 }
 
@@ -104,5 +113,11 @@ mod tests {
         assert_eq!(relists.begin(dir, Duration::ZERO, wait), RelistNeed::Busy);
         relists.end(Ino(10), None);
         assert_eq!(relists.begin(dir, Duration::ZERO, wait), RelistNeed::List(Some(6)));
+        relists.note(dir, Instant::now(), 7);
+        assert_eq!(relists.begin(dir, long, wait), RelistNeed::Busy, "it is listed again");
+        let first = 1000;
+        (first..first + DIRS_MAX as u64).for_each(|other| relists.note(Ino(other), Instant::now(), 8));
+        assert!(relists.state.lock().len() <= DIRS_MAX);
+        assert_eq!(relists.begin(dir, long, wait), RelistNeed::Busy, "and is still known");
     }
 }
