@@ -111,8 +111,6 @@ impl Node {
         partition.id = self.partitions.next_id()?;
         let (id, slot) = (partition.id, self.partitions.slot);
         self.carry_out_begun(ctx, slot, Intent::MakePartition(NewPartition { id, dir }), |_| {
-            // Who finds the directory in it asks here.
-            self.learn(partition.clone());
             let mut change = self.change_at(&[slot], &[])?;
             change.txn.must_fit();
             change.txn.put(slot, &partition_key(id), &partition.to_bytes());

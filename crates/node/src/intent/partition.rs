@@ -19,6 +19,11 @@ impl Node {
         logged: &LoggedIntent,
         steps: StepContext,
     ) -> FsResult<Outcome> {
+        if self.partitions.get(new.id).is_none() {
+            // Not before it is logged: without a record nobody would take it away again.
+            let recorded = recorded_partition(&self.change_at(&[logged.slot], &[])?, logged.slot, new.id)?;
+            recorded.into_iter().for_each(|partition| self.learn(partition));
+        }
         let making = &*self.partition(new.id)?;
         if making.state == PartitionState::Removed {
             // Given up before a kill: some nodes know that by now, and would refuse what goes on all the same.
