@@ -4,7 +4,7 @@
 
 use bivouac_layout::{entry_hash, slot_of_hash};
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Name, NodeId, PartitionId, Slot, mode};
-use bivouac_wire::{Decode, Encode, Inherited};
+use bivouac_wire::{Encode, Inherited};
 
 use crate::locks::{Guard, LockTarget};
 use crate::namespace::{Change, decode};
@@ -384,9 +384,14 @@ impl Change<'_> {
             return;
         }
         let key = removed_key(place.dir, name);
-        let owner =
-            self.txn.get(place.slot, &seen_by_key(place.dir, name)).and_then(|by| Ino::from_bytes(by).ok());
-        let earlier = self.txn.get(place.slot, &key).and_then(|removed| Removed::from_bytes(removed).ok());
+        let owner = self.txn.get(place.slot, &seen_by_key(place.dir, name));
+        let owner = owner.map(|by| decode::<Ino>(by, "owner of a name", place.dir)).transpose();
+        let earlier = self.txn.get(place.slot, &key);
+        let earlier = earlier.map(|bytes| decode::<Removed>(bytes, "removed name", place.dir)).transpose();
+        let (owner, earlier) = match (owner, earlier) {
+            (Ok(owner), Ok(earlier)) => (owner, earlier),
+            (Err(error), _) | (_, Err(error)) => return self.note_damage(error),
+        };
         // What is there may still be of an earlier inode with this name, whose deletion is pending: that one is to be
         // deleted, whatever had the name since.
         let is_earliers = |earlier: &Removed| Some(earlier.ino) == owner && earlier.ino != dentry.ino;

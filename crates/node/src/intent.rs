@@ -10,6 +10,8 @@ mod rename;
 mod renew;
 mod spread;
 
+use std::collections::HashSet;
+
 use bivouac_types::{Errno, FsError, FsResult, Ino, Name, Slot};
 use bivouac_wire::{Decode, Encode};
 
@@ -221,6 +223,7 @@ impl Node {
         self.each_record(&table(b'T'), |slot, key, value| {
             found.push((slot, number_of_key(key), LoggedIntent::from_bytes(value)));
         });
+        let mut seen = HashSet::new();
         for (slot, tx, logged) in found {
             let (Some(tx), Ok(logged)) = (tx, logged) else {
                 return Err(FsError::with(
@@ -228,6 +231,10 @@ impl Node {
                     format!("an intent record in slot {} is damaged", slot.0),
                 ));
             };
+            if !seen.insert(tx) {
+                let text = format!("change {tx} has two intent records, one of them in slot {}", slot.0);
+                return Err(FsError::with(Errno::EIO, text));
+            }
             // Steps of a newer intent on this channel would have peers take those of this one for late.
             self.intents.channels.reserve(logged.steps_channel);
             self.keep(tx, LoggedIntent { slot, ..logged });
@@ -326,5 +333,40 @@ mod tests {
         assert!(node.locks.try_lock(target).is_some() && !node.locks.is_kept(target));
         assert!(node.locks.claim(Ino::ROOT).is_some(), "nobody is at work in the directory");
         assert_eq!(node.intents.channels.take(), steps_channel, "the channel is free");
+    }
+
+    /// A daemon that found them panicked, and so did each that was started after it.
+    #[test]
+    fn a_change_with_two_records_is_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = alone(dir.path());
+        let intent = Intent::Inherit(Ino::ROOT);
+        let steps_channel = node.intents.channels.take();
+        let (client, channel, op) = (ClientId(5), 6, OpId(7));
+        let logged = LoggedIntent { slot: Slot(0), intent, client, channel, op, steps_channel };
+        let mut change = node.change_at(&[Slot(0), Slot(1)], &[]).unwrap();
+        for slot in [Slot(0), Slot(1)] {
+            change.txn.put(slot, &intent_key(99), &logged.to_bytes());
+        }
+        change.commit().unwrap();
+        assert_eq!(node.adopt_intents().map_err(|error| error.errno()), Err(Errno::EIO));
+    }
+
+    /// Its home learned of what it was for, or its shards did not: the change was ended all the same.
+    #[test]
+    fn a_change_of_what_cannot_be_read_is_not_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = alone(dir.path());
+        let (slot, tx) = (Ino::ROOT.slot(), 99);
+        let intent = Intent::Inherit(Ino::ROOT);
+        let steps_channel = node.intents.channels.take();
+        let (client, channel, op) = (ClientId(5), 6, OpId(7));
+        let logged = LoggedIntent { slot, intent, client, channel, op, steps_channel };
+        let mut change = node.change_at(&[slot], &[]).unwrap();
+        change.txn.put(slot, &intent_key(tx), &logged.to_bytes());
+        change.txn.put(slot, &crate::record::inode_key(Ino::ROOT), b"no record");
+        change.commit().unwrap();
+        assert_eq!(node.replay_intent(slot, tx).map_err(|error| error.errno()), Err(Errno::EIO));
+        assert_eq!(node.unfinished(), 1);
     }
 }

@@ -38,6 +38,14 @@ pub fn decode<'a, T: Decode<'a>>(bytes: &'a [u8], what: &str, ino: Ino) -> FsRes
         .map_err(|e| FsError::with(Errno::EIO, format!("{what} record of inode {ino} is damaged: {e}")))
 }
 
+/// Returns `None` for a record that is not there; one that cannot be read is an error still.
+pub fn unless_absent<T>(record: FsResult<T>) -> FsResult<Option<T>> {
+    match record {
+        Err(error) if error.errno() == Errno::ENOENT => Ok(None),
+        record => record.map(Some),
+    }
+}
+
 impl Node {
     /// Returns the inode's record.
     ///
@@ -163,6 +171,8 @@ pub struct Change<'a> {
     grown: Option<Ino>,
     /// The error for clients, where the partition permits no such change.
     refusal: Option<FsError>,
+    /// The error of a record that cannot be read, and that the change would replace.
+    damage: Option<FsError>,
 }
 
 impl<'a> Change<'a> {
@@ -180,6 +190,7 @@ impl<'a> Change<'a> {
             shards: Vec::new(),
             grown: None,
             refusal: None,
+            damage: None,
         }
     }
 }
@@ -241,8 +252,16 @@ impl Change<'_> {
         self.commit_quietly()
     }
 
+    /// Records that the change depends on a record that is damaged: its commit fails.
+    pub(crate) fn note_damage(&mut self, error: FsError) {
+        self.damage.get_or_insert(error);
+    }
+
     /// Commits the change. The caller has to notify the homes of spread directories.
-    pub fn commit_quietly(self) -> FsResult<()> {
+    pub fn commit_quietly(mut self) -> FsResult<()> {
+        if let Some(damage) = self.damage.take() {
+            return Err(damage);
+        }
         if !self.touched.is_empty() {
             // Before the commit, while its slots are locked: see `Watches::touch`.
             self.node.watches.touch(&self.touched);

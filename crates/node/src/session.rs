@@ -11,7 +11,7 @@ use bivouac_net::{Call, RequestOrigin};
 use bivouac_session::{Verdict, judge_request, judge_step};
 use bivouac_store::{Records, Txn};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, OpId, Slot};
-use bivouac_wire::{Decode, Encode, Operation};
+use bivouac_wire::{Decode, DecodeError, Encode, Operation};
 
 use crate::identity::{SYSTEM, is_peer};
 use crate::peers::STEPS_MAX;
@@ -64,6 +64,11 @@ pub fn request<'a, O: Operation>(call: &Call<'a>) -> FsResult<O::Request<'a>> {
         .map_err(|e| FsError::with(Errno::EPROTO, format!("request {} does not decode: {e}", O::OP.name())))
 }
 
+fn damaged(client: ClientId, error: &DecodeError) -> FsError {
+    let text = format!("a record of what client {} has done is damaged: {error}", client.0);
+    FsError::with(Errno::EIO, text)
+}
+
 fn superseded() -> FsError {
     FsError::with(Errno::EIO, "request superseded: its client has connected anew since")
 }
@@ -107,9 +112,10 @@ impl Ctx<'_> {
     /// out, and for the first transmission too, since that may arrive behind its own retransmission.
     ///
     /// # Errors
-    /// `ESTALE` for a step of an intent that is over.
+    /// `ESTALE` for a step of an intent that is over; `EIO` if that cannot be read.
     pub fn step_done(&self, txn: &Txn<'_>, slot: Slot) -> FsResult<bool> {
-        let last = txn.get(slot, &self.done_key()).and_then(|bytes| CompletedOp::from_bytes(bytes).ok());
+        let last = txn.get(slot, &self.done_key()).map(CompletedOp::from_bytes).transpose();
+        let last = last.map_err(|error| damaged(self.client, &error))?;
         match judge_step(self.id.0, last.map(|last| last.op)) {
             Verdict::CarryOut => Ok(false),
             Verdict::Replay(_) => Ok(true),
@@ -149,6 +155,7 @@ impl Ctx<'_> {
         &self,
         scan: impl FnOnce(&[u8], &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>),
     ) -> FsResult<Option<u64>> {
+        let mut damage = None;
         let find_outcome = || {
             let mut found = None;
             // On any channel: what a kernel sends again to a restarted mount comes over another one than before.
@@ -157,14 +164,21 @@ impl Ctx<'_> {
                     found = Some(done.value);
                     ControlFlow::Break(())
                 }
-                _ => ControlFlow::Continue(()),
+                Ok(_) => ControlFlow::Continue(()),
+                Err(error) => {
+                    damage = Some(error);
+                    ControlFlow::Continue(())
+                }
             });
             found
         };
-        match judge_request(self.connection.is_superseded(), self.retry, find_outcome) {
-            Verdict::CarryOut => Ok(None),
-            Verdict::Replay(value) => Ok(Some(value)),
-            Verdict::Superseded => Err(superseded()),
+        let verdict = judge_request(self.connection.is_superseded(), self.retry, find_outcome);
+        match (verdict, damage) {
+            // It may be this operation's: carried out again, it would be so twice.
+            (Verdict::CarryOut, Some(error)) => Err(damaged(self.client, &error)),
+            (Verdict::CarryOut, None) => Ok(None),
+            (Verdict::Replay(value), _) => Ok(Some(value)),
+            (Verdict::Superseded, _) => Err(superseded()),
         }
     }
 
@@ -173,5 +187,28 @@ impl Ctx<'_> {
         let done = CompletedOp { op: self.id.0, value };
         // It replaces the channel's last one, whose client has its reply: it would not have begun this one otherwise.
         txn.put(slot, &self.done_key(), &done.to_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::alone;
+
+    /// A record that cannot be read was as good as none: what it was of was carried out twice.
+    #[test]
+    fn what_may_have_been_done_is_not_done_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (node, slot) = (alone(dir.path()), Slot(0));
+        let ctx = Ctx { id: OpId(9), retry: true, ..Ctx::of_node(ClientId(5)) };
+        assert_eq!(ctx.done_before(&node.records, slot), Ok(None));
+        let mut txn = node.records.txn(&[slot]);
+        txn.put(slot, &ctx.done_key(), b"no record");
+        txn.commit().unwrap();
+        let errno = |error: FsError| error.errno();
+        assert_eq!(ctx.done_before(&node.records, slot).map_err(errno), Err(Errno::EIO));
+        assert_eq!(ctx.step_done(&node.records.txn(&[slot]), slot).map_err(errno), Err(Errno::EIO));
+        let first = Ctx { retry: false, ..ctx };
+        assert_eq!(first.done_before(&node.records, slot), Ok(None), "nothing is looked for");
     }
 }

@@ -24,6 +24,7 @@ use crate::lending::Lending;
 use crate::locks::Locks;
 use crate::membership::{Membership, MembershipObserver};
 use crate::mirror_link::{mirror_note_of, mirror_volumes};
+use crate::namespace::unless_absent;
 use crate::node::{Hooks, Node, RECORDS_VOLUME, slots_of};
 use crate::opens::Opens;
 use crate::partitions::Partitions;
@@ -271,7 +272,7 @@ impl Node {
             return Ok(());
         }
         let mut change = self.change(&[Ino::ROOT.slot()])?;
-        if change.inode(Ino::ROOT).is_ok() {
+        if unless_absent(change.inode(Ino::ROOT))?.is_some() {
             return Ok(());
         }
         let targets = self.map.target_count();

@@ -18,7 +18,7 @@ use bivouac_ranks::{Mutex, rank};
 use bivouac_store::Records;
 use bivouac_types::limits::{LOCKS_PER_CLIENT_MAX, LOCKS_PER_MESSAGE_MAX};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, Slot};
-use bivouac_wire::{Decode, Encode, FileLock, LockKind, LockMode, LockOf, UnlockScope};
+use bivouac_wire::{Decode, Encode, FileLock, LOCK_END_MAX, LockKind, LockMode, LockOf, UnlockScope};
 
 use crate::peers::Peers;
 use crate::record::{lock_key, lock_of_key, table};
@@ -30,6 +30,9 @@ use ranges::{Delta, Owner, Span};
 pub use file::LockRequest;
 
 const SHARDS: usize = 64;
+
+/// A lock in the log: its file, owner and first byte, and the rest.
+type FoundLock = ((Ino, (LockKind, ClientId, u64), u64), Span);
 
 /// The locks of a node.
 pub struct Advisory {
@@ -57,10 +60,20 @@ impl Advisory {
             served,
             hints: Arc::new(Hints::new(id, peers)),
         };
-        let mut found = Vec::new();
+        let mut found = Vec::<FoundLock>::new();
         for slot in slots {
             records.scan(slot, &table(b'F'), &table(b'F'), |key, value| {
-                found.extend(lock_of_key(key).zip(Span::from_bytes(value).ok()));
+                let Some((ino, owner, start)) = lock_of_key(key) else { return ControlFlow::Continue(()) };
+                // In the order of their keys: a range that was not readable ends before its owner's next one.
+                if let Some(((last_ino, last_owner, _), last)) = found.last_mut()
+                    && (*last_ino, *last_owner) == (ino, owner)
+                {
+                    last.end = last.end.min(start.saturating_sub(1));
+                }
+                found.push(((ino, owner, start), Span::from_bytes(value).unwrap_or_else(|error| {
+                    log::error!(why:% = error; "a lock of inode {ino} is damaged, and excludes all others");
+                    Span { end: LOCK_END_MAX, write: true, handle: 0, pid: 0, node: None }
+                })));
                 ControlFlow::Continue(())
             });
         }
@@ -302,5 +315,50 @@ pub fn check(lock: &FileLock) -> FsResult<()> {
         false => {
             Err(FsError::with(Errno::EINVAL, "the range of the lock ends before it begins, or behind 2^63"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::alone;
+
+    /// A lock whose record could not be read was granted to the next that asked.
+    #[test]
+    fn what_a_damaged_lock_covers_is_locked() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ino, client) = (Ino::ROOT, ClientId(5));
+        let lock = |owner: u64, start: u64, end: u64| FileLock {
+            kind: LockKind::Range,
+            mode: LockMode::Read,
+            owner,
+            handle: 1,
+            pid: 1,
+            start,
+            end,
+        };
+        let want = |client: ClientId, lock: FileLock| LockRequest {
+            client,
+            node: None,
+            lock,
+            ticket: None,
+            holds: false,
+        };
+        let node = alone(dir.path());
+        for lock in [lock(7, 10, 19), lock(7, 30, 39)] {
+            assert!(node.advisory.acquire(&node.records, ino, &want(client, lock), || Ok(())).unwrap());
+        }
+        let mut txn = node.records.txn(&[ino.slot()]);
+        txn.put(ino.slot(), &lock_key(ino, (LockKind::Range, client, 7), 10), b"no record");
+        txn.commit().unwrap();
+        drop(node);
+        let node = alone(dir.path());
+        let is_free = |start: u64| {
+            let asked =
+                node.advisory
+                    .acquire(&node.records, ino, &want(ClientId(6), lock(8, start, start)), || Ok(()));
+            asked.map_err(|error| error.errno()) == Ok(true)
+        };
+        assert_eq!([9, 10, 29, 30, 40].map(is_free), [true, false, false, true, true]);
     }
 }

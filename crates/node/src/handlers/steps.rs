@@ -10,7 +10,7 @@ use bivouac_wire::{
 use super::rename::unexpected;
 use crate::directory::EntryPlace;
 use crate::locks::LockTarget;
-use crate::namespace::{Change, decode};
+use crate::namespace::{Change, decode, unless_absent};
 use crate::node::Node;
 use crate::proxy::not_listed;
 use crate::record::{Dentry, Inode, SetAsideDir, aside_key};
@@ -27,7 +27,7 @@ impl Handle for op::PutInode {
         let mut change = node.change_at(&[request.ino.slot()], &[Item::Attrs(request.ino)])?;
         ctx.check_current()?;
         // A repeated step: no other inode ever gets this number.
-        if change.inode(request.ino).is_ok() {
+        if unless_absent(change.inode(request.ino))?.is_some() {
             return Ok(());
         }
         change.txn.must_fit();
@@ -45,9 +45,9 @@ impl Handle for op::PutInode {
 impl Handle for op::DropInode {
     fn handle(node: &Node, _: &Ctx<'_>, InoOnly { ino }: InoOnly) -> FsResult<()> {
         let mut change = node.change_at(&[ino.slot()], &[Item::Attrs(ino)])?;
-        match change.inode(ino) {
+        match unless_absent(change.inode(ino))? {
             // A directory that has entries was made in the end: this comes late.
-            Ok(inode) if inode.attr.size == 0 => {
+            Some(inode) if inode.attr.size == 0 => {
                 change.erase_inode(&inode);
                 change.commit()
             }
@@ -424,5 +424,23 @@ mod tests {
         assert!(node.data.remove(id).unwrap());
         refused(write(&late, b"THE FIRST!"));
         assert!(node.data.stat(id).unwrap().is_none());
+    }
+
+    /// It was taken for absent, and the number for used twice: a panic.
+    #[test]
+    fn an_inode_that_cannot_be_read_is_not_put_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = alone(dir.path());
+        let ino = Ino(77);
+        let record = node.inode(Ino::ROOT).unwrap();
+        let record = Inode { attr: Attr { ino, ..record.attr }, ..record }.to_bytes();
+        let mut txn = node.records.txn(&[ino.slot()]);
+        txn.put(ino.slot(), &crate::record::inode_key(ino), b"no record");
+        txn.commit().unwrap();
+        let put = PutInodeRequest { ino, record: &record, target: &[], site: None };
+        let ctx = Ctx::of_node(node.as_client());
+        let errno = |error: FsError| error.errno();
+        assert_eq!(op::PutInode::handle(&node, &ctx, put).map_err(errno), Err(Errno::EIO));
+        assert_eq!(op::DropInode::handle(&node, &ctx, InoOnly { ino }).map_err(errno), Err(Errno::EIO));
     }
 }

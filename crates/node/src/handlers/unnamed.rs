@@ -4,6 +4,7 @@ use bivouac_types::{Errno, FsResult, Ino, mode};
 use bivouac_wire::{Encode, MakeRequest, MakeUnnamedRequest, Seen, op};
 
 use crate::locks::LockTarget;
+use crate::namespace::unless_absent;
 use crate::new_inode::new_inode;
 use crate::node::Node;
 use crate::record::{orphan_key, unnamed_key};
@@ -30,7 +31,7 @@ impl Node {
             node.locks.lock(LockTarget::Entry(request.parent, ctx.client.0 ^ u64::from(ctx.channel)))?;
         node.sessions.note(&node.records, ctx.client)?;
         if let Some(ino) = ctx.done_before(&node.records, slot)?.map(Ino)
-            && let Ok(inode) = node.inode(ino)
+            && let Some(inode) = unless_absent(node.inode(ino))?
         {
             node.register_open(ctx, ino, request.open)?;
             return Ok(node.seen(ctx, inode.attr));

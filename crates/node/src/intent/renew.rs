@@ -8,6 +8,7 @@ use bivouac_wire::{FlushMark, MarkFlushRequest, Whence, op};
 
 use super::Outcome;
 use crate::intent_record::{LoggedIntent, Renewal};
+use crate::namespace::unless_absent;
 use crate::node::Node;
 use crate::peers::StepContext;
 
@@ -30,7 +31,7 @@ impl Node {
             self.mark_targets(new, &FlushMark::Drop { epoch: dropped, whence: whence.clone() }, steps)?;
         }
         let mut change = self.change_of(new.ino)?;
-        if let Ok(mut inode) = change.inode(new.ino) {
+        if let Some(mut inode) = unless_absent(change.inode(new.ino))? {
             let known = change.site_file(new.ino)?;
             inode.attr.epoch = if is_unsaved { closed } else { dropped };
             if !is_unsaved {

@@ -14,6 +14,7 @@ use super::{Outcome, refused};
 use crate::identity::SYSTEM;
 use crate::intent_record::{Intent, LoggedIntent};
 use crate::leases::Principal;
+use crate::namespace::unless_absent;
 use crate::node::Node;
 use crate::peers::StepContext;
 use crate::record::{Dentry, Inode, Shard, dentry_of_key, dentry_prefix, hashed_key, intent_key};
@@ -204,7 +205,7 @@ impl Node {
         logged: &LoggedIntent,
         steps: StepContext,
     ) -> FsResult<Outcome> {
-        if let Ok(inode) = self.inode(dir) {
+        if let Some(inode) = unless_absent(self.inode(dir))? {
             let request = UpdateShardRequest { dir, inherited: inode.inherited() };
             for node in &self.gathers.nodes {
                 self.step::<op::UpdateShard>(*node, steps, 0, request.clone())?;

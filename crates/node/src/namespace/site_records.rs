@@ -74,8 +74,11 @@ impl Change<'_> {
     pub(crate) fn note_changed(&mut self, inode: &Inode) {
         let (ino, partition) = (inode.attr.ino, inode.attr.layout.partition());
         let Some(root) = self.node.bound_dir(partition) else { return };
-        let known =
-            self.txn.get(ino.slot(), &site_key(ino)).and_then(|bytes| SiteFile::from_bytes(bytes).ok());
+        let known = match self.site_file(ino) {
+            // Without a name it is not flushed, and can be removed whatever is known of it.
+            Err(error) if inode.attr.nlink > 0 => return self.note_damage(error),
+            known => known.unwrap_or_default(),
+        };
         let mut file = known.clone().unwrap_or_else(SiteFile::new_here);
         if known.is_none() && ino == root {
             file = SiteFile::brought((ino, b""), Vec::new(), root_version(), true);
@@ -203,6 +206,27 @@ mod tests {
         file.take_name(Ino(7), b"b");
         file.take_name(Ino(7), b"c");
         assert_eq!(names(&file), ["c"], "the last one is told of");
+    }
+
+    /// What was known of its version at the source, and of its names, was replaced as if there were nothing.
+    #[test]
+    fn a_damaged_record_is_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = crate::testing::alone(dir.path());
+        crate::testing::put_in_partition(&node, 1, "source=bivouac://h:1/far?key=k");
+        let root = Ino::ROOT;
+        let change = |damages: bool| {
+            let mut change = node.change(&[root.slot()]).unwrap();
+            let inode = change.inode(root).unwrap();
+            if damages {
+                change.txn.put(root.slot(), &site_key(root), b"no record");
+            } else {
+                change.put_inode(&inode);
+            }
+            change.commit().map_err(|error| error.errno())
+        };
+        assert_eq!((change(false), change(true), change(false)), (Ok(()), Ok(()), Err(Errno::EIO)));
+        assert!(node.site_file(root).is_err());
     }
 
     #[test]

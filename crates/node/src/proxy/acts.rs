@@ -12,7 +12,7 @@ use bivouac_wire::{Encode, Origin, Whence};
 use super::bring::in_progress;
 use super::flush::{WAIT, explained};
 use super::sites::{from_wire, to_wire};
-use crate::namespace::decode;
+use crate::namespace::{decode, unless_absent};
 use crate::node::Node;
 use crate::proxy_state::{JobKind, Site};
 use crate::record::{Act, GivenAttrs, PutContent, Removed, SiteFile, act_key, ino_of_act_key, table};
@@ -71,7 +71,7 @@ impl Node {
     fn conclude_act(&self, ino: Ino, origin: Option<&Origin>) -> FsResult<()> {
         let mut change = self.change(&[ino.slot()])?;
         if let Some(origin) = origin
-            && change.inode(ino).is_ok()
+            && unless_absent(change.inode(ino))?.is_some()
         {
             let file = change.site_file(ino)?.unwrap_or_else(SiteFile::new_here);
             change.put_site_file(ino, &SiteFile { origin: Some(origin.clone()), ..file });
@@ -154,8 +154,12 @@ impl Node {
         let mut found = Vec::new();
         for slot in self.own_slots() {
             self.records.scan(slot, &table(b'J'), &table(b'J'), |key, value| {
-                let act = ino_of_act_key(key).map(|ino| (ino, decode::<Act>(value, "site storage", ino)));
-                found.extend(act.and_then(|(ino, act)| Some((ino, act.ok()?))));
+                let Some(ino) = ino_of_act_key(key) else { return ControlFlow::Continue(()) };
+                match decode::<Act>(value, "site storage", ino) {
+                    Ok(act) => found.push((ino, act)),
+                    // It stays: flushes of the inode find it, and fail.
+                    Err(error) => log::error!(why:% = error; "what was done at the source is not known"),
+                }
                 ControlFlow::Continue(())
             });
         }

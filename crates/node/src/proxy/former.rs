@@ -13,6 +13,7 @@ use bivouac_wire::{
 
 use super::bring::stripes;
 use crate::identity::SYSTEM;
+use crate::namespace::unless_absent;
 use crate::node::Node;
 use crate::peers::StepContext;
 use crate::proxy_state::{FlushJob, JobKind, Part};
@@ -99,7 +100,7 @@ impl Node {
             from = end;
         }
         let mut change = self.change(&[ino.slot()])?;
-        if change.inode(ino).is_ok()
+        if unless_absent(change.inode(ino))?.is_some()
             && let Some(file) = change.site_file(ino)?.filter(|file| file.origin.as_ref() == Some(origin))
         {
             change.put_site_file(ino, &SiteFile { origin: None, limit: 0, changed: true, ..file });
@@ -112,7 +113,7 @@ impl Node {
     fn own_some(&self, ino: Ino, origin: &Origin, from: u64) -> FsResult<Option<u64>> {
         let (begun, mut flush) = (Instant::now(), 0);
         loop {
-            let Ok(inode) = self.inode(ino) else { return Ok(None) };
+            let Some(inode) = unless_absent(self.inode(ino))? else { return Ok(None) };
             let whence = self.whence(ino)?;
             // Its content goes with it: nobody reads what would be brought.
             let is_dead = inode.attr.nlink == 0 && !self.opens.is_open(ino);
