@@ -20,6 +20,12 @@ pub struct OpCtx {
 }
 
 impl OpCtx {
+    /// Returns the identity of a further change of the same operation, `turn` from 1 on: the result of one must not
+    /// answer the retransmission of another.
+    pub(crate) fn further(&self, turn: u64) -> OpCtx {
+        OpCtx { id: OpId(self.id.0 ^ turn << 48), ..*self }
+    }
+
     /// Returns `send` as a closure to be called several times, which marks the operation as a retransmission from the
     /// second call on. An error does not say that nothing was carried out: the reply to a first transmission may have
     /// been lost with its connection, and the error may be that of the retransmission, which found no space while

@@ -216,7 +216,8 @@ impl Client {
                 drop(opening);
                 // Before a truncation by the open is reported: who gave the file this name came first.
                 self.saw_name((parent, name), Ok(()))?;
-                let opened = unless_gone(self.open(ctx, made.found.ino, flags))?;
+                // A truncation is remembered: sent again, the `Make` would take that for what it has made.
+                let opened = unless_gone(self.open(&ctx.further(1), made.found.ino, flags))?;
                 return Ok(opened.map(|attr| Opened { attr, existed: true }));
             }
             let attr = self.attr_of(made.found).map_err(removed_before_its_open)?;

@@ -5,7 +5,7 @@ use std::io::{IoSlice, IoSliceMut};
 use bivouac_layout::TargetRange;
 use bivouac_net::StartedCall;
 use bivouac_types::limits::{FILE_SIZE_MAX, TRANSFER_MAX};
-use bivouac_types::{Contract, Errno, FsError, FsResult, Ino, OpId, PartitionId};
+use bivouac_types::{Contract, Errno, FsError, FsResult, Ino, PartitionId};
 use bivouac_wire::{AppendRequest, ReadRequest, WriteRequest, op};
 
 use super::Content;
@@ -191,9 +191,7 @@ impl Content {
             return Err(overtaken_append(ino));
         }
         for (turn, part) in (0..).zip(data.chunks(TRANSFER_MAX)).skip(appended.parts) {
-            // Each part is an operation with an id of its own: its retransmission must not be answered with another
-            // part's result.
-            let ctx = OpCtx { id: OpId(ctx.id.0 ^ turn << 48), ..*ctx };
+            let ctx = ctx.further(turn);
             let (home, payload) = (self.connections.home(ino)?, [IoSlice::new(part)]);
             let request = AppendRequest { ino, epoch, from: epoch.map_or(0, |_| from) };
             let append =

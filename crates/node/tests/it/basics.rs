@@ -1,8 +1,8 @@
 //! What every formation must do, seen by clients through different nodes.
 
-use crate::formation::{Formation, op, wait_until};
-use bivouac_client::NewInode;
-use bivouac_types::{Errno, Ino, SetAttr, mode};
+use crate::formation::{Formation, op, read, wait_until, write};
+use bivouac_client::{NewInode, OpCtx, TreeEntry};
+use bivouac_types::{Attr, Errno, Ino, SetAttr, mode};
 
 const FILE: NewInode<'static> = NewInode { mode: mode::FILE | 0o644, rdev: 0, target: b"" };
 const DIR: NewInode<'static> = NewInode { mode: mode::DIR | 0o755, rdev: 0, target: b"" };
@@ -256,6 +256,55 @@ fn a_retried_operation_happens_once() {
     client.rmdir(&bivouac_client::OpCtx { retry: true, ..removed }, Ino::ROOT, b"d").unwrap();
     assert_eq!(client.rmdir(&op(client), Ino::ROOT, b"d").unwrap_err().errno(), Errno::ENOENT);
     assert_eq!(client.getattr(Ino::ROOT).unwrap().nlink, 2);
+}
+
+/// The record of the truncation was taken for that of the making, and its value for an inode's number.
+#[test]
+fn a_create_that_emptied_a_file_of_another_client_is_repeated() {
+    let formation = Formation::new(2, 4096);
+    let (client, other) = (&formation.clients[0], &formation.clients[1]);
+    for number in 0..8 {
+        let name = format!("f{number}");
+        let made = other.create(&op(other), Ino::ROOT, name.as_bytes(), &FILE, true, false).unwrap();
+        write(other, made.attr.ino, 0, b"content");
+        let ctx = op(client);
+        let create =
+            |ctx: &OpCtx| client.create(ctx, Ino::ROOT, name.as_bytes(), &FILE, false, true).unwrap();
+        let first = create(&ctx);
+        write(other, made.attr.ino, 0, b"newer");
+        // The client was killed before its program had the answer.
+        let again = create(&OpCtx { retry: true, ..ctx });
+        for opened in [first, again] {
+            assert_eq!((opened.attr.ino, opened.existed), (made.attr.ino, true));
+        }
+        assert_eq!(read(other, made.attr.ino, 0, 99), b"newer", "it is emptied once");
+    }
+}
+
+#[test]
+fn a_walk_goes_on_past_directories_that_are_removed() {
+    let formation = Formation::new(2, 4096);
+    let client = &formation.clients[0];
+    for name in [b"a", b"b"] {
+        let ino = client.mknod(&op(client), Ino::ROOT, name, &DIR).unwrap().ino;
+        client.mknod(&op(client), ino, b"below", &FILE).unwrap();
+    }
+    let attr = client.getattr(Ino::ROOT).unwrap();
+    let top = TreeEntry { attr, dir: Ino::ROOT, path: Vec::new() };
+    let mut seen = Vec::new();
+    let visit = &mut |found: &TreeEntry| {
+        seen.push(String::from_utf8(found.path.clone()).unwrap());
+        if found.path == b"b" {
+            client.unlink(&op(client), found.attr.ino, b"below").unwrap();
+            client.rmdir(&op(client), Ino::ROOT, b"b").unwrap();
+        }
+        true
+    };
+    client.walk(&top, visit).unwrap();
+    seen.sort();
+    assert_eq!(seen, ["a", "a/below", "b"]);
+    let gone = TreeEntry { attr: Attr { ino: Ino(0x1234), ..attr }, ..top };
+    assert_eq!(client.walk(&gone, &mut |_| true).unwrap_err().errno(), Errno::ENOENT);
 }
 
 /// The answer to a request that is sent again is that to the first one, whatever others have done since.
