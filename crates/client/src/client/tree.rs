@@ -17,7 +17,7 @@ impl Client {
     pub fn walk(&self, top: &TreeEntry, visit: &mut dyn FnMut(&TreeEntry) -> bool) -> FsResult<()> {
         let mut dirs = vec![top.clone()];
         while let Some(dir) = dirs.pop() {
-            for found in self.entries_of(&dir)? {
+            for found in self.entries_below(top, &dir)? {
                 if !visit(&found) {
                     return Ok(());
                 }
@@ -103,7 +103,7 @@ impl Client {
     ) -> FsResult<()> {
         let mut dirs = vec![top.clone()];
         while let Some(dir) = dirs.pop() {
-            for found in self.entries_of(&dir)? {
+            for found in self.entries_below(top, &dir)? {
                 if found.attr.layout.partition() != top.attr.layout.partition() {
                     continue;
                 }
@@ -114,6 +114,15 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// Like [`Client::entries_of`], for a directory on a walk from `top`: one that was removed since its entry was seen
+    /// has none.
+    fn entries_below(&self, top: &TreeEntry, dir: &TreeEntry) -> FsResult<Vec<TreeEntry>> {
+        match self.entries_of(dir) {
+            Err(error) if error.errno() == Errno::ENOENT && dir.attr.ino != top.attr.ino => Ok(Vec::new()),
+            entries => entries,
+        }
     }
 
     fn entries_of(&self, dir: &TreeEntry) -> FsResult<Vec<TreeEntry>> {
