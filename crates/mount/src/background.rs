@@ -11,6 +11,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -102,7 +103,8 @@ impl Background {
         loop {
             if let Some(work) = state.queue.pop_front() {
                 drop(state);
-                work();
+                // One that panicked has said so; the thread goes on with what else there is.
+                let _ = catch_unwind(AssertUnwindSafe(work));
                 state = self.state.lock();
             } else if state.is_closing {
                 break;
@@ -204,6 +206,20 @@ mod tests {
         drop(release);
         background.close();
         assert!(background.submit(Box::new(|| ())).is_err(), "it has ended");
+        assert_eq!(background.state.lock().threads, 0);
+    }
+
+    /// Its thread was gone and counted as there: once all of them were, nothing that was queued was done.
+    #[test]
+    fn work_that_panics_takes_no_thread_away() {
+        let background = Arc::<Background>::default();
+        for _ in 0..=THREADS_MAX {
+            assert!(background.submit(Box::new(|| panic!("a test's work"))).is_ok());
+        }
+        let (sender, receiver) = mpsc::channel();
+        assert!(background.submit(Box::new(move || sender.send(()).unwrap())).is_ok());
+        receiver.recv_timeout(Duration::from_secs(20)).unwrap();
+        background.close();
         assert_eq!(background.state.lock().threads, 0);
     }
 

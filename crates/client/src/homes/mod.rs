@@ -29,6 +29,18 @@ pub struct Homes {
     pub(crate) spread: SpreadDirs,
 }
 
+/// A change of a file's size that is under way, until this is dropped.
+struct SizeChange<'a> {
+    homes: &'a Homes,
+    ino: Ino,
+}
+
+impl Drop for SizeChange<'_> {
+    fn drop(&mut self) {
+        self.homes.known.end_change(self.ino, self.homes.leases.now());
+    }
+}
+
 impl Homes {
     pub(crate) fn new(
         connections: Arc<Connections>,
@@ -67,9 +79,8 @@ impl Homes {
     /// the reply, so that no lease on the file counts meanwhile.
     pub(crate) fn changing<T>(&self, ino: Ino, change: impl FnOnce() -> FsResult<T>) -> FsResult<T> {
         self.known.begin_change(ino);
-        let outcome = change();
-        self.known.end_change(ino, self.leases.now());
-        outcome
+        let _change = SizeChange { homes: self, ino };
+        change()
     }
 
     /// Returns the state of a file, asking its home if it is unknown.

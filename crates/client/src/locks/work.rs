@@ -1,5 +1,6 @@
 //! The threads that ask again: one per home with requests that wait.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -39,14 +40,32 @@ impl LockDesk {
 
     fn work(self: &Arc<Self>, home: NodeId) {
         while let Some(job) = self.next(home) {
-            match job {
-                Job::Ask(ticket, request) => self.ask_again(home, ticket, &request),
-                Job::Cancel(ticket, request, errno) => self.take_back(home, ticket, &request, errno),
-                Job::Send(request) => {
-                    let sent = self.connections.try_asking::<op::SetLock>(home, &request, SHORT_WAIT_MS);
-                    self.sent(&request, sent.is_ok());
+            // What panics is due again later: others wait for this thread, and for the home.
+            if catch_unwind(AssertUnwindSafe(|| self.carry_out(home, &job))).is_err() {
+                self.put_off(&job);
+            }
+        }
+    }
+
+    fn carry_out(self: &Arc<Self>, home: NodeId, job: &Job) {
+        match job {
+            Job::Ask(ticket, request) => self.ask_again(home, *ticket, request),
+            Job::Cancel(ticket, request, errno) => self.take_back(home, *ticket, request, *errno),
+            Job::Send(request) => {
+                let sent = self.connections.try_asking::<op::SetLock>(home, request, SHORT_WAIT_MS);
+                self.sent(request, sent.is_ok());
+            }
+        }
+    }
+
+    fn put_off(&self, job: &Job) {
+        match job {
+            Job::Ask(ticket, _) | Job::Cancel(ticket, ..) => {
+                if let Some(found) = self.state.lock().tickets.get_mut(ticket) {
+                    (found.busy, found.due) = (false, Instant::now() + ask_every());
                 }
             }
+            Job::Send(request) => self.sent(request, false),
         }
     }
 

@@ -3,6 +3,7 @@
 //! nothing for a while, so nobody is woken while nothing is unsent.
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -199,7 +200,9 @@ fn work(desk: &Arc<WritebackQueue>) {
         if rota.free == 0 && !rota.turns.is_empty() {
             WritebackQueue::hire(desk, &mut rota);
         }
-        let again = MutexGuard::unlocked(&mut rota, || desk.serve(turn));
+        // A panic is a failure like others: the file stays listed, and its thread counted.
+        let serve = || catch_unwind(AssertUnwindSafe(|| desk.serve(turn)));
+        let again = MutexGuard::unlocked(&mut rota, serve).unwrap_or_else(|_| Some(turn.failed()));
         rota.turns.extend(again);
     }
     assert!(rota.threads > rota.free, "one of {} threads ends, {} wait", rota.threads, rota.free);
