@@ -1,7 +1,7 @@
 //! The pages of one file.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::ops::Range;
 
@@ -27,6 +27,8 @@ pub struct CachedFile {
 #[derive(Debug, Default)]
 pub struct Pages {
     pages: BTreeMap<u64, Page>,
+    /// Numbers of the pages, by their slots: eviction looks for one page after the other.
+    numbers: HashMap<u32, u64>,
     /// Streams of its readers.
     pub streams: Streams,
     /// Set while a thread sends what was written.
@@ -136,7 +138,7 @@ impl Pages {
         for (number, part) in pages_of(offset..offset + data.len() as u64) {
             let (piece, behind) = rest.split_at((part.end - part.start) as usize);
             rest = behind;
-            let Some(page) = page(&mut self.pages, number, free) else {
+            let Some(page) = page((&mut self.pages, &mut self.numbers), number, free) else {
                 return Err(io::ErrorKind::StorageFull.into());
             };
             // Before the note: a kill in between leaves bytes that nothing names, and were not acknowledged.
@@ -167,7 +169,7 @@ impl Pages {
         free: &mut Vec<u32>,
     ) -> io::Result<()> {
         for (number, part) in pages_of(offset..offset + data.len() as u64) {
-            let Some(page) = page(&mut self.pages, number, free) else { return Ok(()) };
+            let Some(page) = page((&mut self.pages, &mut self.numbers), number, free) else { return Ok(()) };
             page.used = true;
             // Only the gaps: what is valid here may be newer than what was read.
             for gap in page.valid.gaps(part).iter() {
@@ -269,7 +271,11 @@ impl Pages {
     /// Takes over a page that an earlier process left.
     pub fn adopt(&mut self, slot: u32, number: u64, unsent: Spans) {
         self.unsent += unsent.bytes();
-        self.pages.insert(number, Page { slot, valid: unsent.clone(), unsent, version: 1, used: true });
+        self.numbers.insert(slot, number);
+        let page = Page { slot, valid: unsent.clone(), unsent, version: 1, used: true };
+        if let Some(former) = self.pages.insert(number, page) {
+            self.numbers.remove(&former.slot);
+        }
     }
 
     /// Drops what of a range is only a copy; the slots that are free then.
@@ -282,7 +288,10 @@ impl Pages {
             page.unsent.iter().for_each(|span| page.valid.add(span));
             freed.extend(page.valid.is_empty().then_some((*number, page.slot)));
         }
-        freed.iter().for_each(|(number, _)| _ = self.pages.remove(number));
+        for (number, slot) in &freed {
+            self.pages.remove(number);
+            self.numbers.remove(slot);
+        }
         freed.into_iter().map(|(_, slot)| slot).collect()
     }
 
@@ -290,6 +299,7 @@ impl Pages {
     pub fn drop_all(&mut self) -> Vec<(u32, bool)> {
         self.drops += 1;
         self.unsent = 0;
+        self.numbers.clear();
         std::mem::take(&mut self.pages)
             .into_values()
             .map(|page| (page.slot, !page.unsent.is_empty()))
@@ -298,27 +308,34 @@ impl Pages {
 
     /// Drops the page in a slot if it is a copy that was not used since the last look.
     pub fn evict(&mut self, slot: u32) -> bool {
-        let Some((number, page)) = self.pages.iter_mut().find(|(_, page)| page.slot == slot) else {
-            return false;
-        };
+        let Some(number) = self.numbers.get(&slot).copied() else { return false };
+        let Some(page) = self.pages.get_mut(&number) else { return false };
+        assert_eq!(page.slot, slot, "page {number} is in another slot than is known of it");
         // A read under way has not seen those bytes, and counts on the page to lay them over it.
         let was_written = page.version > 0;
         if std::mem::take(&mut page.used) || !page.unsent.is_empty() || (was_written && self.reads > 0) {
             return false;
         }
-        let number = *number;
         self.pages.remove(&number);
+        self.numbers.remove(&slot);
         // What was read before this client wrote it must not come in again.
         self.drops += u64::from(was_written);
         true
     }
 }
 
-fn page<'a>(pages: &'a mut BTreeMap<u64, Page>, number: u64, free: &mut Vec<u32>) -> Option<&'a mut Page> {
+/// Returns a page, in a slot of `free` if it is new; `None` if there is none.
+fn page<'a>(
+    (pages, numbers): (&'a mut BTreeMap<u64, Page>, &mut HashMap<u32, u64>),
+    number: u64,
+    free: &mut Vec<u32>,
+) -> Option<&'a mut Page> {
     match pages.entry(number) {
         Entry::Occupied(entry) => Some(entry.into_mut()),
         Entry::Vacant(entry) => {
             let slot = free.pop()?;
+            let former = numbers.insert(slot, number);
+            assert!(former.is_none(), "slot {slot} has two pages of a file");
             let (valid, unsent) = Default::default();
             Some(entry.insert(Page { slot, valid, unsent, version: 0, used: true }))
         }
