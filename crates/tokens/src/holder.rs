@@ -135,7 +135,7 @@ impl KeptTokens {
 
     /// Returns what a call has to do next.
     pub fn poll(&mut self, ino: Ino, id: CallId) -> Poll {
-        let file = self.files.entry(ino).or_default();
+        let Some(file) = self.files.get_mut(&ino) else { return Poll::Go };
         let Some(call) = file.calls.get(&id).cloned() else { return Poll::Go };
         if call.progress == Progress::Runs {
             return Poll::Go;
@@ -167,7 +167,7 @@ impl KeptTokens {
     /// Handles the grant of a call's request, as of this epoch of the file: the call goes on. Returns what is to be
     /// returned now.
     pub fn granted(&mut self, ino: Ino, id: CallId, epoch: u32, grant: &Grant) -> Vec<GiveBack> {
-        let file = self.files.entry(ino).or_default();
+        let Some(file) = self.files.get_mut(&ino) else { return Vec::new() };
         let Some(Call { mode, range, progress, .. }) = file.calls.get(&id).cloned() else {
             return Vec::new();
         };
@@ -580,6 +580,14 @@ mod tests {
 
     fn wants(mode: TokenMode, range: ByteRange) -> TokenRequest {
         TokenRequest { mode, required: range, desired: vec![range] }
+    }
+
+    #[test]
+    fn a_call_that_is_not_there_leaves_no_file() {
+        let mut holder = KeptTokens::default();
+        assert_eq!(holder.poll(FILE, CallId(7)), Poll::Go);
+        assert_eq!(holder.granted(FILE, CallId(7), 1, &grant(1, &[ByteRange::ALL])), []);
+        assert!(holder.files.is_empty());
     }
 
     #[test]
