@@ -182,6 +182,11 @@ impl Detector {
         let opened = self.files.iter().filter(|(_, file)| file.is_opened_by(number));
         let opened: Vec<Ino> = opened.map(|(ino, _)| *ino).collect();
         opened.into_iter().for_each(|ino| self.close(number, ino, true));
+        for file in self.files.values_mut() {
+            let before = file.clock_words();
+            file.forget_clocks(number);
+            self.file_words = self.file_words + file.clock_words() - before;
+        }
         if let Some(state) = self.clients.get_mut(number) {
             // Its number is taken again only once nothing is known of its accesses: they would be the next client's.
             state.is_gone = true;

@@ -149,6 +149,12 @@ impl File {
         }
     }
 
+    /// Forgets when a client has taken in what is published: its number may become another client's.
+    pub fn forget_clocks(&mut self, client: usize) {
+        self.opened.remove(&client);
+        self.synced.remove(&client);
+    }
+
     /// Notes that a client has opened it once more.
     pub fn open(&mut self, client: usize) {
         *self.opens.entry(client).or_default() += 1;

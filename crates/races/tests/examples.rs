@@ -223,6 +223,19 @@ fn a_client_that_is_gone_closes_its_files() {
     assert_eq!(program.detector.counts().shared_clients, 1);
 }
 
+/// Who got its number seemed to have last opened the file when the client before did: races were made up.
+#[test]
+fn a_client_that_is_gone_has_opened_nothing_for_the_next_one() {
+    let limits = Limits { clients: 2, ..Limits::default() };
+    let mut program = Program { detector: Detector::new(limits), ..Program::new() };
+    program.opens(1).opens(0);
+    program.detector.client_gone(ClientId(0));
+    program.writes(1).syncs(1);
+    // Its open was not seen, and is taken for one that has just been made.
+    program.does(3, RaceEvent::Acquire(SyncObject::Name(Ino::ROOT, 1))).syncs(3).reads(3);
+    assert_eq!(program.races(), []);
+}
+
 /// Names that are merged for lack of memory order what they did, also once they are known again.
 #[test]
 fn merged_names_order_what_they_did() {
