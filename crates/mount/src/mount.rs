@@ -52,6 +52,11 @@ pub enum MountError {
     /// The kernel's interface is older than 7.31.
     #[error("this kernel speaks FUSE {0}.{1}; 7.31 (Linux 5.4) or later is needed")]
     KernelTooOld(u32, u32),
+    /// A daemon was killed with the kernel's first request, which the kernel does not send again.
+    #[error(
+        "a killed daemon had taken the kernel's first request: unmount this file system, and mount it anew"
+    )]
+    FirstRequestLost,
     /// The device or a thread failed.
     #[error("the FUSE device failed: {0}")]
     Device(#[from] io::Error),
@@ -259,7 +264,15 @@ impl<F: FileSystem> Mount<F> {
     fn shake_hands(&self, state: &mut MountState) -> Result<Option<Negotiated>, MountError> {
         if state.is_resumed() {
             // The daemon before may have died with the kernel's first request in its hands.
-            self.channel.notify(NOTIFY_RESEND)?;
+            match self.channel.notify(NOTIFY_RESEND) {
+                // Linux before 6.9 sends nothing again: the request is still to be read, or is lost.
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                    if !self.channel.has_request() {
+                        return Err(MountError::FirstRequestLost);
+                    }
+                }
+                sent => sent?,
+            }
         }
         let mut buffer = Buffer::new(FIRST_REQUEST_MAX);
         while let Some(len) = self.channel.receive(&mut buffer)? {
