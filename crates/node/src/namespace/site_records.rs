@@ -1,7 +1,7 @@
 //! Records of an inode's state at site storage, at its home.
 
 use bivouac_types::{Errno, FsResult, Ino, mode};
-use bivouac_wire::{Decode, Encode, Origin, SiteVersion, Whence};
+use bivouac_wire::{Encode, Origin, SiteVersion, Whence};
 
 use super::{Change, decode};
 use crate::node::Node;
@@ -184,6 +184,7 @@ fn root_version() -> SiteVersion {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bivouac_wire::Decode;
 
     fn named(names: &[&str]) -> SiteFile {
         let mut file = SiteFile::new_here();
