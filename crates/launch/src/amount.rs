@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,8 @@ use bivouac_types::limits::SUBFILE_HEADER_LEN;
 use bivouac_types::units::{format_count, format_size, format_utc};
 use bivouac_types::{FormationId, Ino, Slot};
 
-use crate::state::FormationState;
+use crate::state::{FormationState, Stage};
+use crate::volumes::MEMORY_KIND;
 
 /// First letter of the keys of inodes; docs/format.md has all.
 const INODES: &[u8] = b"I";
@@ -31,6 +32,8 @@ pub struct Amount {
     pub changed_unix_ms: u64,
     /// Volumes that could not be read, with the reasons.
     pub unreadable: Vec<String>,
+    /// Volumes on disks that were made and are not there, for instance because their file system is not mounted.
+    pub missing: Vec<PathBuf>,
 }
 
 impl Amount {
@@ -42,19 +45,34 @@ impl Amount {
             amount.unreadable.push("the state names no formation".into());
             return amount;
         };
-        let volumes = state.nodes.iter().flat_map(|node| &node.volumes);
-        for path in volumes.map(|volume| &volume.path).filter(|path| is_of(path, formation)) {
-            if let Err(error) = amount.add(path) {
+        // The first start makes the volumes: one that was killed meanwhile may have none.
+        let has_volumes = state.stage != Stage::Starting || state.recoveries > 0;
+        for volume in state.nodes.iter().flat_map(|node| &node.volumes) {
+            if !is_of(&volume.path, formation) {
+                // Memory that is gone does not come back; a disk may be mounted again.
+                if has_volumes && volume.kind != MEMORY_KIND {
+                    amount.missing.push(volume.path.clone());
+                }
+                continue;
+            }
+            if let Err(error) = amount.add(&volume.path) {
                 amount.unreadable.push(error.to_string());
             }
         }
         amount
     }
 
-    /// Returns whether nothing would be lost with it, for sure.
+    /// Returns the missing volumes as a clause that follows the amount; empty if there are none.
+    #[must_use]
+    pub fn missing_clause(&self) -> String {
+        let paths: Vec<String> = self.missing.iter().map(|path| path.display().to_string()).collect();
+        if paths.is_empty() { String::new() } else { format!("; missing: {}", paths.join(", ")) }
+    }
+
+    /// Returns whether nothing would be lost with it. Volumes that are missing or unreadable may hold something.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
-        (self.files, self.bytes) == (0, 0) && self.unreadable.is_empty()
+        (self.files, self.bytes) == (0, 0) && self.unreadable.is_empty() && self.missing.is_empty()
     }
 
     fn add(&mut self, path: &Path) -> StoreResult<()> {
@@ -177,6 +195,17 @@ mod tests {
         );
         let other = FormationState { formation: "08".repeat(16), ..state.clone() };
         assert!(Amount::of(&other).is_nothing(), "it is another formation's");
+        let on_disk = |stage| {
+            let mut state = other.clone();
+            state.nodes[0].volumes[0].kind = "disk".into();
+            FormationState { stage, ..state }
+        };
+        let missing = Amount::of(&on_disk(Stage::Running));
+        assert!(!missing.is_nothing(), "its disk may be mounted again");
+        assert_eq!(missing.missing_clause(), format!("; missing: {}", dir.path().join("v").display()));
+        assert!(Amount::of(&on_disk(Stage::Starting)).is_nothing(), "it was not made yet");
+        let recovered = FormationState { recoveries: 1, ..on_disk(Stage::Starting) };
+        assert!(!Amount::of(&recovered).is_nothing(), "it was made in an earlier life");
         std::fs::write(dir.path().join("v/records/log-0000000000000001"), "garbage").unwrap();
         assert!(!Amount::of(&state).is_nothing());
     }

@@ -186,8 +186,10 @@ pub(crate) fn ways_on(state: &FormationState) -> String {
 /// Returns the error for a formation that was killed and holds something: a new one is not made in its place.
 fn would_lose(state: &FormationState, amount: &Amount) -> LaunchError {
     let made = format_utc(state.created_unix_ms / 1000);
-    let cause =
-        format!("was killed as a whole (none of its processes lives); made {made}Z, it holds {amount}");
+    let cause = format!(
+        "was killed as a whole (none of its processes lives); made {made}Z, it holds {amount}{}",
+        amount.missing_clause()
+    );
     LaunchError::new(Kind::Keep, format_args!("formation {}", state.name), cause, &ways_on(state))
 }
 

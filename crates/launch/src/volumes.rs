@@ -14,6 +14,9 @@ use crate::memory::MEMORY_DIR;
 use crate::state::VolumeState;
 use crate::{Kind, LaunchError, LaunchResult};
 
+/// The kind of a volume in memory, in a state.
+pub(crate) const MEMORY_KIND: &str = "memory";
+
 /// Smallest volume, in bytes: room for records and a few files.
 pub const VOLUME_BYTES_MIN: u64 = 4 << 20;
 
@@ -138,7 +141,7 @@ pub fn share_out(
             // A directory that one node has as a whole is the user's own, and stays.
             let own_dir = nodes > 1;
             let path = if own_dir { place.dir.join(format!("n{node}")) } else { place.dir.clone() };
-            let kind = if place.memory { "memory" } else { "disk" };
+            let kind = if place.memory { MEMORY_KIND } else { "disk" };
             volumes.push(VolumeState { path, kind: kind.into(), capacity_bytes: capacity, own_dir });
         }
     }

@@ -110,8 +110,13 @@ fn discard_left(
         return Err(Failure::new(2, text));
     }
     let amount = first.amount();
-    if !is_wished && (!amount.is_nothing() || first.is_over_hosts()) {
-        let held = held_by(first, &amount);
+    // Volumes on a disk that is not mounted may hold something, and so may those that no state here tells of.
+    let missing = first.missing();
+    if !is_wished && (!amount.is_nothing() || !missing.is_empty() || first.is_over_hosts()) {
+        let held = match missing.is_empty() {
+            true => held_by(first, &amount),
+            false => format!("{}; missing: {}", held_by(first, &amount), missing.join(", ")),
+        };
         let text = format!(
             "formation {name}: was killed as a whole, and its state is gone; {held}; have it back: bivouac recover {name}; or throw it \
              away: bivouac down --name {name} --discard"
