@@ -64,6 +64,9 @@ pub struct Claim {
     pub lock: OwnedFd,
     /// State of a formation that was killed as a whole; its remains are to be removed first.
     pub stale: Option<FormationState>,
+    /// Locks on memory of a formation that is recovered: until its supervisor has them too, nobody may take it for
+    /// abandoned.
+    pub(crate) memory: Vec<OwnedFd>,
 }
 
 /// The right to end a formation, as long as this lives.
@@ -103,7 +106,7 @@ impl StateDir {
         // name meanwhile.
         let lock = dir.lock_for_ever(name)?;
         let stale = dir.read()?;
-        Ok(Claim { dir, lock, stale })
+        Ok(Claim { dir, lock, stale, memory: Vec::new() })
     }
 
     /// Returns the formations of this user that have a directory, by name.

@@ -51,10 +51,13 @@ pub fn part_again(
     wish: &PartWish<'_>,
 ) -> LaunchResult<(Claim, FormationState, PreviousPart)> {
     let old = find(here, wish)?;
+    // Until the supervisor has it: what is looked at now must not be removed by who takes it for nobody's.
+    let memory = memory_root::hold_all(&old)?;
     check_unmoved(&old)?;
     check_whole(&old)?;
     let past = past_of(&old, lives::check(&old, wish.with_older)?)?;
-    let claim = claim(here, &old)?;
+    let mut claim = claim(here, &old)?;
+    claim.memory = memory;
     let unfinished = Unfinished { claim: &claim, is_new: claim.stale.is_none() };
     check_unused(&old)?;
     unmount_all(here, &old, &mut |text| log::warn!(error:% = text; "{text}"))?;
