@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::io::{Errno, retry_on_intr};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
@@ -230,8 +232,16 @@ fn ask_once(
 ) -> std::io::Result<Option<Answer>> {
     let socket = new_socket()?;
     let address = SocketAddrUnix::new(dir.control_path())?;
-    retry_on_intr(|| connect(&socket, &address))?;
-    packets::send(&socket, request, descriptors)?;
+    // Connecting waits where the supervisor is behind with accepting, and for ever where it stands still.
+    set_socket_timeout(&socket, Timeout::Send, Some(Duration::from_millis(wait_ms.max(1))))?;
+    match retry_on_intr(|| connect(&socket, &address)) {
+        Err(Errno::AGAIN) => return Ok(None),
+        connected => connected?,
+    }
+    match packets::send(&socket, request, descriptors) {
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(None),
+        sent => sent?,
+    }
     if !wait_readable(socket.as_fd(), wait_ms) {
         return Ok(None);
     }
@@ -300,6 +310,12 @@ mod tests {
         let error = ask(&state, &Request::Stop, &[], 60_000).unwrap_err().to_string();
         assert!(error.contains("is gone") && error.contains("nothing is restarted"), "{error}");
         let listener = listen_at(&state).unwrap();
+        let late = ask(&state, &Request::Stop, &[], 1).unwrap_err().to_string();
+        assert!(late.contains("did not answer within 1 ms"), "{late}");
+        // With the one above, as many as the queue takes; the next would wait for ever.
+        let address = SocketAddrUnix::new(state.control_path()).unwrap();
+        let waiting: Vec<OwnedFd> = (0..BACKLOG).map(|_| new_socket().unwrap()).collect();
+        waiting.iter().for_each(|socket| connect(socket, &address).unwrap());
         let late = ask(&state, &Request::Stop, &[], 1).unwrap_err().to_string();
         assert!(late.contains("did not answer within 1 ms"), "{late}");
         drop(listener);

@@ -40,8 +40,10 @@ impl Supervisor {
         );
         self.standby.begin_succession(succession);
         self.state = FormationState { supervisor: Some(ProcessId::current()), ..promised };
-        // Mounts made since the copy have numbers that are skipped: as many as can have been made in one turn.
-        self.mounts_made = self.mounts_made.saturating_add(MOUNTS_SKIPPED);
+        // Mounts made since the copy have numbers that are skipped: those that the state tells of, and as many as can
+        // have been made in one turn after it was written.
+        let known = self.state.mounts.iter().map(|mount| mount.id).max().unwrap_or_default();
+        self.mounts_made = self.mounts_made.max(known).saturating_add(MOUNTS_SKIPPED);
         // However late this process comes to hear of it.
         if self.report.as_ref().is_some_and(|report| wait_readable(report.as_fd(), 0)) {
             self.leave_what_was_killed();
