@@ -1,5 +1,6 @@
 //! Processes by identity: a number alone can have been given to another one meanwhile.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -29,14 +30,27 @@ const TICK_NS: i128 = 10_000_000;
 const SAME_TICKS: u64 = 2;
 
 impl ProcessId {
-    /// Returns the identity of the living process with this number; `None` if there is none.
+    /// Returns the identity of the living process with this number; `None` if there is none, or if a shortage of
+    /// descriptors or memory hides it.
     #[must_use]
     pub fn of(pid: u32) -> Option<ProcessId> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let (state, seen_ticks) = parse_stat(&stat)?;
+        ProcessId::lookup(pid).ok().flatten()
+    }
+
+    /// Returns the identity of the living process with this number; `None` if there is none.
+    ///
+    /// # Errors
+    /// What keeps this process from looking, for instance `EMFILE`: the process may live.
+    fn lookup(pid: u32) -> io::Result<Option<ProcessId>> {
+        let stat = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+            Ok(stat) => stat,
+            Err(error) if is_gone(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let Some((state, seen_ticks)) = parse_stat(&stat) else { return Ok(None) };
         let started_ticks = seen_ticks.saturating_add_signed(-ticks_ahead());
         // A zombie has closed everything already, and only waits to be asked for its exit code.
-        (!matches!(state, 'Z' | 'X')).then_some(ProcessId { pid, started_ticks })
+        Ok((!matches!(state, 'Z' | 'X')).then_some(ProcessId { pid, started_ticks }))
     }
 
     /// Returns the id of this process.
@@ -58,19 +72,35 @@ impl ProcessId {
         !self.is_alive() || stat.is_ok_and(|stat| flags(&stat).is_none_or(|flags| flags & PF_EXITING != 0))
     }
 
-    /// Returns whether it still runs.
+    /// Returns whether it still runs. One that a shortage of descriptors hides counts as alive.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        let now = ProcessId::of(self.pid);
-        now.is_some_and(|now| now.started_ticks.abs_diff(self.started_ticks) < SAME_TICKS)
+        self.look().unwrap_or(true)
+    }
+
+    fn look(&self) -> io::Result<bool> {
+        let now = ProcessId::lookup(self.pid)?;
+        Ok(now.is_some_and(|now| now.started_ticks.abs_diff(self.started_ticks) < SAME_TICKS))
+    }
+
+    /// Returns a descriptor that becomes readable at its end; `None` if it has ended, or if no descriptor is left.
+    #[must_use]
+    pub fn watch(&self) -> Option<OwnedFd> {
+        self.try_watch().ok().flatten()
     }
 
     /// Returns a descriptor that becomes readable at its end; `None` if it has ended.
-    #[must_use]
-    pub fn watch(&self) -> Option<OwnedFd> {
-        let descriptor = pidfd(self.pid).ok()?;
+    ///
+    /// # Errors
+    /// What keeps this process from watching it, for instance `EMFILE`: it may live.
+    pub fn try_watch(&self) -> io::Result<Option<OwnedFd>> {
+        let descriptor = match pidfd(self.pid).map_err(io::Error::from) {
+            Ok(descriptor) => descriptor,
+            Err(error) if is_gone(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
         // Only what is alive after the descriptor was opened is what the descriptor names.
-        self.is_alive().then_some(descriptor)
+        Ok(self.look()?.then_some(descriptor))
     }
 
     /// Returns the FUSE devices that it has open, as far as this process may look at its memory.
@@ -91,6 +121,13 @@ impl ProcessId {
             let _gone_meanwhile = rustix::process::pidfd_send_signal(descriptor, signal);
         }
     }
+}
+
+/// Returns whether the system says by an error that there is no such process; `EINVAL` and `ENOENT` are its answers
+/// for a thread other than the first one of a process.
+fn is_gone(error: &io::Error) -> bool {
+    let gone = [Errno::SRCH, Errno::NOENT, Errno::INVAL];
+    gone.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 /// Returns a descriptor for the process with this number.
@@ -254,6 +291,13 @@ mod tests {
         assert!(this.is_alive() && this.watch().is_some() && !this.is_ending());
         let earlier = ProcessId { started_ticks: this.started_ticks + SAME_TICKS, ..this };
         assert!(!earlier.is_alive() && earlier.watch().is_none() && earlier.is_ending());
+    }
+
+    #[test]
+    fn only_what_says_so_is_the_end_of_a_process() {
+        let is = |errno: Errno| is_gone(&errno.into());
+        assert!(is(Errno::SRCH) && is(Errno::NOENT));
+        assert!(!is(Errno::MFILE) && !is(Errno::NFILE) && !is(Errno::NOMEM));
     }
 
     #[test]

@@ -27,6 +27,8 @@ use crate::{CODE_KEEP, LaunchError, LaunchResult};
 
 /// Pause until taking the formation down is tried again, if it failed.
 const AGAIN: Duration = Duration::from_secs(30);
+/// Pause until an owner is looked at again that could not be watched, in milliseconds.
+const WATCH_AGAIN_MS: u64 = 1000;
 /// Time for which a supervisor is waited for that may be about to end although it does not look so, in milliseconds.
 const ENDING_MS: u64 = 200;
 /// And one that does, until it is looked at again.
@@ -40,6 +42,8 @@ pub struct Guard {
     /// Becomes readable when the process ends that the formation was made for.
     owner: Option<OwnedFd>,
     owner_ended: bool,
+    /// The process that the formation was made for, if it cannot be watched yet for want of a descriptor.
+    unwatched: Option<ProcessId>,
     ends: Option<Instant>,
     /// The process that takes the formation down.
     ender: Option<Spawned>,
@@ -50,13 +54,30 @@ pub struct Guard {
 impl Guard {
     /// Watches over what the state says.
     pub fn of(state: &FormationState) -> Guard {
-        let owner = state.owner.and_then(|owner| owner.watch());
-        Guard {
-            owner_ended: state.owner.is_some() && owner.is_none(),
-            owner,
+        let mut guard = Guard {
+            unwatched: state.owner,
             ends: state.ends_unix_ms.map(|ends| Instant::now() + Duration::from_millis(left_ms(ends))),
             ..Guard::default()
+        };
+        if let Err(error) = guard.watch_owner() {
+            log::warn!(why:% = error; "the process that the formation was made for cannot be watched yet");
         }
+        guard
+    }
+
+    /// Watches the owner, if it is not watched yet. A shortage of descriptors does not say that it has ended.
+    fn watch_owner(&mut self) -> std::io::Result<()> {
+        let Some(owner) = self.unwatched else { return Ok(()) };
+        self.owner = owner.try_watch()?;
+        self.owner_ended = self.owner.is_none();
+        self.unwatched = None;
+        Ok(())
+    }
+
+    /// Takes over the purpose that a state says now, in a supervisor. A process that takes the formation down already
+    /// goes on, and stays the only one.
+    pub(crate) fn renew(&mut self, state: &FormationState) {
+        *self = Guard { ender: self.ender.take(), again: self.again, ..Guard::in_supervisor(state) };
     }
 
     /// Like [`Guard::of`], for the supervisor of a host's part, where it watches nothing: the end of the process that
@@ -80,13 +101,16 @@ impl Guard {
             (None, None) => self.ends,
         };
         // Not a moment too early.
-        moment.map(|moment| moment.saturating_duration_since(now).as_millis() as u64 + 1)
+        let wait = moment.map(|moment| moment.saturating_duration_since(now).as_millis() as u64 + 1);
+        wait.into_iter().chain(self.unwatched.map(|_| WATCH_AGAIN_MS)).min()
     }
 
     /// Returns the reason why the formation is to be taken down now, if it is: asked whenever something may have
     /// happened.
     pub fn due(&mut self) -> Option<&'static str> {
         let now = Instant::now();
+        // Said when it first failed; tried again with the next look.
+        let _shortage = self.watch_owner();
         self.owner_ended |= self.owner.as_ref().is_some_and(is_readable);
         if self.ender.is_some() || self.again.is_some_and(|again| again > now) {
             return None;
@@ -161,7 +185,8 @@ pub fn inherit(dir: &StateDir, program: &Path, starter: Option<ProcessId>) -> La
     loop {
         let Some(state) = dir.read()? else { return Ok(()) };
         let mut guard = Guard::of(&state);
-        if guard.owner.is_none() && !guard.owner_ended && guard.ends.is_none() {
+        let has_owner = guard.owner.is_some() || guard.owner_ended || guard.unwatched.is_some();
+        if !has_owner && guard.ends.is_none() {
             return Ok(());
         }
         log::info!("this daemon sees to it that the formation ends with its purpose");
@@ -174,7 +199,12 @@ pub fn inherit(dir: &StateDir, program: &Path, starter: Option<ProcessId>) -> La
 /// it.
 fn end_if_unknown(dir: &StateDir, starter: Option<ProcessId>) -> LaunchResult<()> {
     while let Some(supervisor) = settled(dir)?.and_then(|state| state.supervisor) {
-        let Some(end) = supervisor.watch() else { return Ok(()) };
+        let Ok(end) = supervisor.try_watch() else {
+            // A shortage of descriptors, which will pass: it is not known to be gone.
+            std::thread::park_timeout(Duration::from_millis(WATCH_AGAIN_MS));
+            continue;
+        };
+        let Some(end) = end else { return Ok(()) };
         let is_unknown = starter != Some(supervisor) && !supervisor.is_ending();
         if wait_readable(end.as_fd(), if is_unknown { ENDING_MS } else { ENDING_MS_MAX }) {
             continue;
@@ -256,6 +286,31 @@ mod tests {
         assert_eq!(guard.due(), Some("the process that it was made for has ended"));
         owner.wait().unwrap();
         assert!(Guard::of(&state).due().is_some(), "one that ended earlier is no owner either");
+    }
+
+    #[test]
+    fn an_owner_that_cannot_be_watched_yet_has_not_ended() {
+        let mut guard = Guard { unwatched: Some(ProcessId::current()), ..Guard::default() };
+        assert_eq!(guard.wait_ms(), Some(WATCH_AGAIN_MS));
+        assert_eq!((guard.due(), guard.wait_ms(), guard.descriptors().count()), (None, None, 1));
+    }
+
+    #[test]
+    fn a_new_purpose_leaves_the_process_that_ends_the_formation() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut state = sample();
+        state.ends_unix_ms = Some(1);
+        let mut guard = Guard::of(&state);
+        guard.end(Path::new("/bin/false"), &StateDir::at(dir.path().into()));
+        guard.renew(&state);
+        assert_eq!((guard.due(), guard.descriptors().count()), (None, 1), "there is one already");
+        state.part = Some(crate::state::PartState {
+            bind: std::net::Ipv4Addr::LOCALHOST.into(),
+            started_from: "h".into(),
+            leaves_volumes: false,
+        });
+        guard.renew(&state);
+        assert_eq!(guard.ends, None, "a part's supervisor watches nothing");
     }
 
     #[test]

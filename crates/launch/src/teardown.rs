@@ -146,7 +146,8 @@ fn end_supervisors(dir: &StateDir) -> LaunchResult<()> {
     for _ in 0..SUPERVISORS_MAX {
         let Some(supervisor) = settled(dir)?.and_then(|state| state.supervisor) else { return Ok(()) };
         // By a descriptor: the process id may be another process's by the time it is waited for.
-        let Some(end) = supervisor.watch() else { return Ok(()) };
+        let end = supervisor.try_watch().map_err(|e| LaunchError::system("the supervisor's process", e))?;
+        let Some(end) = end else { return Ok(()) };
         let asked = ask(dir, &Request::Stop, &[], STOP_MS_MAX);
         if asked.is_ok() && wait_readable(end.as_fd(), STOP_MS_MAX) {
             return Ok(());

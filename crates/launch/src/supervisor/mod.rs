@@ -427,7 +427,7 @@ impl Supervisor {
                     state.owner = None;
                     state.ends_unix_ms = ttl_ms.map(|ttl| unix_ms().saturating_add(ttl));
                 });
-                self.guard = Guard::of(&self.state);
+                self.guard.renew(&self.state);
             }
             Request::Lost { nodes } => {
                 self.lost_elsewhere(nodes);
