@@ -179,7 +179,7 @@ impl Supervisor {
     /// that it has elsewhere. It may be done again.
     pub(super) fn follow_map(&mut self, map: &FormationMap) {
         let bytes = bivouac_wire::Encode::to_bytes(map);
-        self.daemons.iter().for_each(|daemon| daemon.tell_map(&bytes));
+        self.daemons.iter_mut().for_each(|daemon| daemon.tell_map(&bytes));
         let epoch = |id: u16| map.nodes.get(usize::from(id)).map_or(0, |entry| entry.epoch);
         for index in 0..self.daemons.len() {
             let nodes: Vec<(u16, u32)> =

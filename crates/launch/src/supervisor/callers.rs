@@ -30,6 +30,11 @@ impl Callers {
         self.connected.clear();
     }
 
+    /// Returns whether further commands wait until one of these was answered.
+    pub fn is_full(&self) -> bool {
+        self.connected.len() >= CALLERS_MAX
+    }
+
     /// Takes the next command that connects; only this user's and the administrator's are heard.
     pub fn accept(&mut self, listener: &OwnedFd) {
         let socket = match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -38,7 +43,7 @@ impl Callers {
         };
         let ours = rustix::process::geteuid();
         let allowed = socket_peercred(&socket).is_ok_and(|peer| peer.uid == ours || peer.uid.is_root());
-        if !allowed || self.connected.len() >= CALLERS_MAX {
+        if !allowed || self.is_full() {
             return log::warn!("a command was refused: it is another user's, or one too many");
         }
         self.last += 1;

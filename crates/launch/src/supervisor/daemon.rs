@@ -43,6 +43,10 @@ pub(super) struct Daemon {
     pub(super) nodes: Range<usize>,
     handles: Vec<NodeHandles>,
     pub(super) mounts: Vec<HeldMount>,
+    /// Mounts that the present process has not been handed yet, because its socket was full for instance.
+    unserved: Vec<u32>,
+    /// A map that could not be handed over yet, for want of a descriptor.
+    untold_map: Option<Vec<u8>>,
     pub(super) running: Option<DaemonProcess>,
     /// Former processes of which threads wait in the kernel for what the present one is to answer.
     pub(super) former: Vec<Spawned>,
@@ -115,7 +119,16 @@ pub(super) struct Death {
 impl Daemon {
     pub(super) fn new(first: usize, handles: Vec<NodeHandles>) -> Daemon {
         let nodes = first..first + handles.len();
-        Daemon { nodes, handles, mounts: Vec::new(), running: None, former: Vec::new(), server: None }
+        Daemon {
+            nodes,
+            handles,
+            mounts: Vec::new(),
+            unserved: Vec::new(),
+            untold_map: None,
+            running: None,
+            former: Vec::new(),
+            server: None,
+        }
     }
 
     /// Returns a server, which is supervised as they are; `count` is how many nodes there are.
@@ -194,15 +207,35 @@ impl Daemon {
         let process = command.spawn().and_then(Spawned::watch).map_err(refused)?;
         let id = process.id();
         self.running = Some(DaemonProcess { process, socket: Some(socket), failure: None, cut: None });
+        // It begins with the newest map, and is handed all mounts once it is ready.
+        (self.unserved, self.untold_map) = (Vec::new(), None);
         Ok(ProcessId::of(id).unwrap_or(ProcessId { pid: id, started_ticks: 0 }))
     }
 
     /// Hands a mount over.
-    pub(super) fn serve(&self, id: u32) {
-        if let (Some(running), Some(mount)) = (&self.running, self.mounts.iter().find(|mount| mount.id == id))
-        {
-            running.serve(mount);
+    pub(super) fn serve(&mut self, id: u32) {
+        self.unserved.push(id);
+        self.hand_over();
+    }
+
+    /// Returns whether something has to be handed over again after a pause.
+    pub(super) fn has_more_to_hand_over(&self) -> bool {
+        !self.unserved.is_empty() || self.untold_map.is_some()
+    }
+
+    /// Hands over what could not be handed over before. Programs on a mount wait until it is.
+    pub(super) fn hand_over(&mut self) {
+        if let Some(map) = self.untold_map.take() {
+            self.tell_map(&map);
         }
+        let Some(running) = self.running.as_ref() else { return self.unserved.clear() };
+        let mounts = &self.mounts;
+        let mut is_full = false;
+        self.unserved.retain(|id| {
+            let Some(mount) = mounts.iter().find(|mount| mount.id == *id) else { return false };
+            is_full = is_full || !running.serve(mount);
+            is_full
+        });
     }
 
     /// Tells the process that a node is dead for good, or that one which was serves again.
@@ -233,12 +266,16 @@ impl Daemon {
     }
 
     /// Hands a newer map over.
-    pub(super) fn tell_map(&self, bytes: &[u8]) {
+    pub(super) fn tell_map(&mut self, bytes: &[u8]) {
         let Some(socket) = self.running.as_ref().and_then(|running| running.socket.as_ref()) else { return };
         let memory = match packets::to_memory(&bytes) {
             Ok(memory) => memory,
-            // A shortage of the supervisor: another process would not be told either.
-            Err(error) => return log::error!(why:% = error; "a daemon does not hear of a newer map"),
+            // A shortage of the supervisor, which will pass: another process would not be told either.
+            Err(error) => {
+                log::error!(why:% = error; "a daemon does not hear of a newer map yet");
+                self.untold_map = Some(bytes.to_vec());
+                return;
+            }
         };
         let told = match self.server.is_some() {
             true => packets::send(socket, &ToHttp::Map, &[memory.as_fd()]),
@@ -256,10 +293,9 @@ impl Daemon {
     }
 
     /// Hands all mounts over.
-    pub(super) fn serve_all(&self) {
-        if let Some(running) = &self.running {
-            self.mounts.iter().for_each(|mount| running.serve(mount));
-        }
+    pub(super) fn serve_all(&mut self) {
+        self.unserved = self.mounts.iter().map(|mount| mount.id).collect();
+        self.hand_over();
     }
 
     /// Forgets all mounts, which nobody will serve any more: who waits for them is refused.
@@ -337,12 +373,16 @@ impl Daemon {
 }
 
 impl DaemonProcess {
-    fn serve(&self, mount: &HeldMount) {
+    /// Hands a mount over, or returns false if that has to be repeated. A process that is not connected any more ends,
+    /// and its successor is handed all mounts.
+    fn serve(&self, mount: &HeldMount) -> bool {
         let message = ToNode::Serve { node: mount.node, mount: mount.id, dir: mount.dir.clone() };
-        let Some(socket) = &self.socket else { return };
-        if let Err(error) = packets::send(socket, &message, &[mount.device.as_fd(), mount.memory.as_fd()]) {
-            log::error!(why:% = error; "mount {} could not be handed over", mount.dir.display());
+        let Some(socket) = &self.socket else { return true };
+        let sent = packets::send(socket, &message, &[mount.device.as_fd(), mount.memory.as_fd()]);
+        if let Err(error) = &sent {
+            log::warn!(why:% = error; "mount {} is not handed over yet", mount.dir.display());
         }
+        sent.is_ok()
     }
 }
 
@@ -369,6 +409,42 @@ fn last_line(log: &Path) -> Option<String> {
 mod tests {
 
     use super::*;
+
+    #[test]
+    fn mounts_that_do_not_fit_into_the_socket_are_handed_over_later() {
+        let (socket, theirs) = packets::pair().unwrap();
+        rustix::io::ioctl_fionbio(&socket, true).unwrap();
+        rustix::io::ioctl_fionbio(&theirs, true).unwrap();
+        let process = Command::new("sleep").arg("60").spawn().and_then(Spawned::watch).unwrap();
+        let mut daemon = Daemon::new(0, Vec::new());
+        daemon.running = Some(DaemonProcess { process, socket: Some(socket), failure: None, cut: None });
+        let null = || OwnedFd::from(File::open("/dev/null").unwrap());
+        // With the rest of the message, more than a socket takes at once.
+        let dir = PathBuf::from("/".repeat(20_000));
+        daemon.mounts = (0..64)
+            .map(|id| HeldMount {
+                id,
+                node: 0,
+                dir: dir.clone(),
+                device: null(),
+                memory: null(),
+                caller: None,
+                connection: 0,
+            })
+            .collect();
+        daemon.serve_all();
+        assert!(daemon.has_more_to_hand_over(), "all of them fit");
+        let mut served = Vec::new();
+        for _ in 0..64 {
+            while let Ok(Some((ToNode::Serve { mount, .. }, _))) = packets::receive::<ToNode>(&theirs) {
+                served.push(mount);
+            }
+            daemon.hand_over();
+        }
+        assert_eq!(served, (0..64).collect::<Vec<u32>>());
+        assert!(!daemon.has_more_to_hand_over());
+        daemon.kill_now();
+    }
 
     #[test]
     fn the_last_words_of_a_log_are_found() {

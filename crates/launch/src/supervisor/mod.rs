@@ -51,6 +51,8 @@ use places::MountWatch;
 const REWRITE_MS: u64 = 1000;
 /// Interval of polling a process that is about to exit, in milliseconds.
 const ENDING_MS: u64 = 20;
+/// Pause before something is handed to a daemon again whose socket was full, in milliseconds.
+const HAND_OVER_MS: u64 = 50;
 
 /// Longest time-out of one poll, in milliseconds.
 const WAIT_MS_MAX: u64 = 1 << 30;
@@ -278,6 +280,7 @@ impl Supervisor {
             let ending = |(index, daemon): (usize, &Daemon)| daemon.is_ending().then_some(index);
             let ending: Vec<usize> = self.daemons.iter().enumerate().filter_map(ending).collect();
             ending.into_iter().for_each(|index| self.take_death(index));
+            self.daemons.iter_mut().for_each(Daemon::hand_over);
             self.event(Event::Tick);
             self.end_when_over();
         }
@@ -339,12 +342,14 @@ impl Supervisor {
         let tick = self.restarts.next_tick().map(|at| at.saturating_sub(self.now_ms()));
         let rewrite = self.unwritten.then_some(REWRITE_MS);
         let ending = self.daemons.iter().any(Daemon::is_ending).then_some(ENDING_MS);
+        let hand_over = self.daemons.iter().any(Daemon::has_more_to_hand_over).then_some(HAND_OVER_MS);
         let timeout = tick
             .into_iter()
             .chain(self.guard.wait_ms())
             .chain(self.standby.wait_ms())
             .chain(rewrite)
             .chain(ending)
+            .chain(hand_over)
             .min()
             .map(|ms| timespec(ms.min(WAIT_MS_MAX)));
         retry_on_intr(|| poll(&mut polled, timeout.as_ref())).map_err(|e| LaunchError::system("poll", e))?;
@@ -353,8 +358,9 @@ impl Supervisor {
     }
 
     fn sources(&self) -> Vec<(Source, BorrowedFd<'_>)> {
-        let mut sources =
-            vec![(Source::Signals, self.signals.as_fd()), (Source::Control, self.control.as_fd())];
+        let mut sources = vec![(Source::Signals, self.signals.as_fd())];
+        // A command that is not accepted yet waits; one whose connection is closed reports that the supervisor is gone.
+        sources.extend((!self.callers.is_full()).then(|| (Source::Control, self.control.as_fd())));
         sources.extend(self.report.as_ref().map(|report| (Source::Report, report.as_fd())));
         sources.extend(self.callers.iter().map(|(token, socket)| (Source::Caller(token), socket)));
         sources.extend(self.places.descriptor().map(|table| (Source::Mounts, table)));
@@ -846,14 +852,19 @@ impl Supervisor {
         if self.phases.is_none() || !self.restarts.all_ready() {
             return;
         }
+        if self.state.stage == Stage::Starting {
+            self.state.stage = Stage::Running;
+            // From now on there may be clients again.
+            self.state.recovering = false;
+            // Before programs can change anything: it tells these volumes from older copies.
+            self.note_life(begin_life);
+        }
+        // Repeated on failure: a formation whose state says that it never started would be removed as one.
+        if self.write_state().is_err() {
+            return;
+        }
         let Some(mut phases) = self.phases.take() else { return };
         phases.end("daemons");
-        self.state.stage = Stage::Running;
-        // From now on there may be clients again.
-        self.state.recovering = false;
-        // Before programs can change anything: it tells these volumes from older copies.
-        self.note_life(begin_life);
-        self.try_write_state();
         write_notes(&self.state);
         self.tell(&Report::Ready { phases: phases.into_steps() });
     }
