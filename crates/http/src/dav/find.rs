@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use std::io;
 use std::sync::Arc;
 
-use bivouac_client::{Attr, DirEntry};
-use bivouac_types::{Errno, FsResult, StatFs, mode};
+use bivouac_client::Attr;
+use bivouac_types::{Errno, FsError, FsResult, StatFs, mode};
 use bytes::Bytes;
 use hyper::Response;
 use hyper::StatusCode;
@@ -21,7 +21,7 @@ use crate::dead_properties;
 use crate::error_response::ErrorResponse;
 use crate::locks::{self, Lock};
 use crate::request_path::{RequestPath, is_reserved};
-use crate::tree::{Access, READ, Tree};
+use crate::tree::{Access, ListedEntry, READ, Tree};
 use crate::xml::{self, DAV, Name};
 
 /// A request.
@@ -90,7 +90,7 @@ struct PropfindAnswer {
     locks: Vec<Lock>,
     cookie: u64,
     /// Entries that have been read and not sent.
-    read: VecDeque<DirEntry>,
+    read: VecDeque<ListedEntry>,
     done: bool,
 }
 
@@ -168,16 +168,37 @@ impl PropfindAnswer {
     }
 
     /// Returns an entry as a client sees it: where a link leads, as far as it leads anywhere.
-    fn behind(&self, entry: &DirEntry, target: &RequestPath) -> Option<Attr> {
-        let attr = entry.attr?;
+    fn behind(&self, attr: Attr, target: &RequestPath) -> Attr {
         if attr.mode & mode::TYPE != mode::LINK {
-            return Some(attr);
+            return attr;
         }
-        Some(self.tree.attr(&self.access, target).unwrap_or(attr))
+        self.tree.attr(&self.access, target).unwrap_or(attr)
+    }
+
+    /// Writes an entry; one whose home does not answer with the status of that alone.
+    fn write_entry(&self, target: &RequestPath, attr: FsResult<Attr>, text: &mut String) {
+        let start = text.len();
+        let written = attr.and_then(|attr| self.write(target, &self.behind(attr, target), text));
+        if let Err(error) = written {
+            text.truncate(start);
+            write_failure(target, error, text);
+        }
     }
 }
 
 const END: &str = "</D:multistatus>\n";
+
+/// Writes the status of an entry whose properties could not be read. Entries that are gone are omitted.
+fn write_failure(target: &RequestPath, error: FsError, text: &mut String) {
+    if error.errno() == Errno::ENOENT {
+        return;
+    }
+    log::warn!(error:%; "an entry is answered without properties");
+    let status = xml::status(ErrorResponse::from(error).status());
+    let href = target.encoded();
+    let _to_a_text =
+        writeln!(text, "<D:response><D:href>{href}</D:href><D:status>{status}</D:status></D:response>");
+}
 
 /// Properties with one status.
 pub fn write_status(props: &str, status: StatusCode, text: &mut String) {
@@ -191,26 +212,23 @@ pub fn write_status(props: &str, status: StatusCode, text: &mut String) {
 impl BodySource for PropfindAnswer {
     fn produce(&mut self) -> io::Result<Bytes> {
         if self.read.is_empty() {
-            let entries = self.tree.entries(self.dir.ino, self.cookie).map_err(io::Error::other)?;
+            let entries = self.tree.entries_there(self.dir.ino, self.cookie).map_err(io::Error::other)?;
             match entries.last() {
-                Some(last) => self.cookie = last.cookie,
+                Some(last) => self.cookie = last.entry.cookie,
                 None => self.done = true,
             }
             self.read = entries.into();
         }
         let mut text = String::new();
         while text.len() < PIECE
-            && let Some(entry) = self.read.pop_front()
+            && let Some(ListedEntry { entry, attr }) = self.read.pop_front()
         {
             if is_reserved(&entry.name) {
                 continue;
             }
             let mut target = RequestPath { is_dir: false, ..self.target.clone() };
             target.names.push(entry.name.clone());
-            // Entries that are gone are omitted.
-            if let Some(attr) = self.behind(&entry, &target) {
-                self.write(&target, &attr, &mut text).map_err(io::Error::other)?;
-            }
+            self.write_entry(&target, attr, &mut text);
         }
         if self.done {
             text.push_str(END);
@@ -220,5 +238,20 @@ impl BodySource for PropfindAnswer {
 
     fn is_done(&self) -> bool {
         self.done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_whose_home_does_not_answer_has_a_status_of_its_own() {
+        let target = RequestPath::plain(b"d/a b").unwrap();
+        let mut text = String::new();
+        write_failure(&target, Errno::ENOENT.into(), &mut text);
+        assert_eq!(text, "", "it is gone");
+        write_failure(&target, Errno::ETIMEDOUT.into(), &mut text);
+        assert!(text.starts_with("<D:response><D:href>/d/a%20b</D:href><D:status>HTTP/1.1 50"), "{text}");
     }
 }
