@@ -55,13 +55,23 @@ pub fn lock(
         expires: keys::now() + if is_new { PENDING_S } else { seconds },
         pending: is_new,
     };
-    locks::change(tree, |all, _| take(tree, all, &wanted))?;
+    if let Err(refusal) = locks::change(tree, |all, _| take(tree, all, &wanted)) {
+        // It may have been stored all the same, and the client gets no token.
+        if refusal.status().is_server_error()
+            && let Err(left) = release(tree, &wanted)
+        {
+            log::warn!(why:% = left.text(); "a lock that nobody has the token of may be left");
+        }
+        return Err(refusal);
+    }
     if is_new {
         match make_file(tree, asks).and_then(|()| settle(tree, &wanted)) {
             Ok(settled) => wanted = settled,
             Err(refusal) => {
                 // The client gets no token, so nobody could unlock it.
-                release(tree, &wanted)?;
+                if let Err(left) = release(tree, &wanted) {
+                    log::warn!(why:% = left.text(); "a lock that nobody has the token of is left for a minute");
+                }
                 return Err(refusal);
             }
         }
