@@ -120,9 +120,13 @@ fn make(
     // Expired links are removed here, because nothing else does it.
     let mut ended = all.iter().filter(|key| key.made_by.is_some() && key.has_expired(now));
     ended.try_for_each(|key| revoke(tree, key))?;
-    if all.iter().filter(|key| is_by(key, access) && !key.has_expired(now)).count() >= SHARES_MAX {
+    let count = |all: &[Key]| all.iter().filter(|key| is_by(key, access) && !key.has_expired(now)).count();
+    let too_many = || {
         let text = format!("your key has {SHARES_MAX} links already: end one of them first");
-        return Err(ErrorResponse::new(StatusCode::CONFLICT, text));
+        ErrorResponse::new(StatusCode::CONFLICT, text)
+    };
+    if count(&all) >= SHARES_MAX {
+        return Err(too_many());
     }
     let end = now.saturating_add(seconds);
     let wanted = Key {
@@ -137,6 +141,11 @@ fn make(
     };
     let change = tree.member().change()?;
     let made = keys::create(client, &change.ctx, &wanted)?;
+    // Other requests, also of other servers, may have made some since the count.
+    if count(&keys::list(client)?) > SHARES_MAX {
+        revoke(tree, &made)?;
+        return Err(too_many());
+    }
     Ok(shown(tree, deriver, access, &made))
 }
 
