@@ -3,6 +3,7 @@
 //! opens nothing for such a page.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bivouac_types::{Errno, FsResult};
 use hyper::header::{self, HeaderMap, HeaderValue};
@@ -14,7 +15,7 @@ use s3s::dto::{
 use s3s::{S3Result, s3_error};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
-use tokio::task::{JoinError, spawn_blocking};
+use tokio::task::spawn_blocking;
 
 use super::marks::optional;
 use super::{S3Context, bucket, error};
@@ -110,6 +111,8 @@ impl Rule {
 
 /// Readers of rules at a time: a small part of the threads that may wait for nodes.
 const READERS_MAX: usize = 4;
+/// Longest time that a request waits for the rules of its bucket.
+const READ_WAIT: Duration = Duration::from_secs(10);
 
 /// Turns for reading the rules of a bucket, which strangers can ask for.
 #[derive(Clone)]
@@ -125,18 +128,34 @@ impl RuleReaders {
     /// Runs `act`, which reads rules, on a thread that may block.
     ///
     /// # Errors
-    /// The server is shutting down.
+    /// 503 after [`READ_WAIT`]: readers of other requests may wait for a node that does not answer. That the server is
+    /// shutting down.
     pub async fn read<T: Send + 'static>(
         &self,
         act: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, JoinError> {
-        let turn = Arc::clone(&self.0).acquire_owned().await.ok();
-        // The permit is released when the thread is done: a client that disconnects does not stop the thread.
-        spawn_blocking(move || {
-            let _turn = turn;
-            act()
-        })
-        .await
+    ) -> Result<T, ErrorResponse> {
+        self.read_within(READ_WAIT, act).await
+    }
+
+    async fn read_within<T: Send + 'static>(
+        &self,
+        wait: Duration,
+        act: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ErrorResponse> {
+        let reading = async {
+            let turn = Arc::clone(&self.0).acquire_owned().await.ok();
+            // The permit is released when the thread is done: a client that disconnects does not stop the thread.
+            let reader = spawn_blocking(move || {
+                let _turn = turn;
+                act()
+            });
+            Ok(reader.await?)
+        };
+        let late = |_| {
+            let text = "the rules of the bucket cannot be read at the moment; try again";
+            ErrorResponse::new(StatusCode::SERVICE_UNAVAILABLE, text)
+        };
+        tokio::time::timeout(wait, reading).await.map_err(late)?
     }
 }
 
@@ -328,7 +347,8 @@ mod tests {
     /// Strangers who ask and hang up take no more threads than those who wait for their answers.
     #[test]
     fn few_threads_read_rules_for_strangers() {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
         let readers = RuleReaders::default();
         let (begins, begun) = std::sync::mpsc::channel();
         let (allow, allowed) = std::sync::mpsc::channel::<()>();
@@ -369,6 +389,16 @@ mod tests {
         left.into_iter().for_each(|task| runtime.block_on(task).unwrap());
         let all = first.len() + begun.try_iter().count();
         assert_eq!(all, 3 * READERS_MAX, "each had a turn");
+    }
+
+    /// Readers that wait for a node do not hold up others for longer than a bound.
+    #[test]
+    fn who_gets_no_turn_is_told() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let readers = RuleReaders(Arc::new(Semaphore::new(0)));
+        let asked = async { readers.read_within(Duration::from_millis(1), || ()).await };
+        let late = runtime.block_on(asked).unwrap_err();
+        assert_eq!(late.status(), StatusCode::SERVICE_UNAVAILABLE);
     }
 
     #[test]
