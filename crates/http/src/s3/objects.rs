@@ -232,6 +232,7 @@ impl S3Context {
         self.is_bucket_of(place)?;
         let mut dir = place.clone();
         dir.names.pop();
+        self.check_absent(place, conditions)?;
         self.make_dirs(&dir)?;
         let (upload, found) = self.tree.upload(&self.access, place).map_err(error)?;
         self.check_locks(place, if found.is_some() { ChangeScope::Content } else { ChangeScope::Member })?;
@@ -239,6 +240,18 @@ impl S3Context {
         let tag = compared.map(|attr| self.tag(attr)).transpose()?;
         let replace = conditions.replace(compared.zip(tag.as_deref()))?;
         Ok((upload, replace))
+    }
+
+    /// Compares conditions with an object that does not exist, before anything is made for it.
+    fn check_absent(&self, place: &RequestPath, conditions: &WriteConditions) -> S3Result<()> {
+        if conditions.is_empty() {
+            return Ok(());
+        }
+        match self.tree.attr(&self.access, place) {
+            Err(missing) if missing.errno() == Errno::ENOENT => conditions.replace(None).map(drop),
+            // One that exists is compared once it is open; other errors are reported there, too.
+            _ => Ok(()),
+        }
     }
 
     /// Makes the directory that is an object, or has it be one.
