@@ -73,10 +73,11 @@ fn page(table: &PartTable, input: &GetObjectAttributesInput) -> S3Result<GetObje
         ..Default::default()
     };
     let parts: Option<Vec<ObjectPart>> =
-        table.lens().map(|lens| lens.enumerate().skip(after).take(max).map(part).collect());
+        table.lens(after).map(|lens| (after..).zip(lens).take(max).map(part).collect());
     let last = parts.as_ref().and_then(|parts| parts.last()?.part_number);
-    let is_truncated =
-        parts.as_ref().is_some_and(|parts| !parts.is_empty() && after + parts.len() < table.count);
+    let is_truncated = parts
+        .as_ref()
+        .is_some_and(|parts| !parts.is_empty() && after.saturating_add(parts.len()) < table.count);
     Ok(GetObjectAttributesParts {
         is_truncated: Some(is_truncated),
         max_parts: i32::try_from(max).ok(),

@@ -128,11 +128,29 @@ impl PartTable {
         PartTable { upload, count, runs: Some(runs).filter(|runs| runs.len() <= RUNS_MAX) }
     }
 
-    /// Returns the lengths of the parts, in bytes; `None` if they are not kept.
+    /// Returns the lengths of the parts from the one at `index` on, in bytes; `None` if they are not kept.
     #[must_use]
-    pub fn lens(&self) -> Option<impl Iterator<Item = u64>> {
-        let runs = self.runs.as_ref()?;
-        Some(runs.iter().flat_map(|(number, len)| std::iter::repeat_n(*len, *number)))
+    pub fn lens(&self, index: usize) -> Option<impl Iterator<Item = u64>> {
+        // By runs: programs can set the attribute, and a run may claim any number of parts.
+        let mut skipped = index;
+        let behind = self.runs.as_ref()?.iter().map(move |(number, len)| {
+            let left = number.saturating_sub(skipped);
+            skipped = skipped.saturating_sub(*number);
+            (left, *len)
+        });
+        Some(behind.flat_map(|(number, len)| std::iter::repeat_n(len, number)))
+    }
+
+    /// Returns the offset of the part at `index`, in bytes; `None` if it is not kept or cannot be.
+    #[must_use]
+    pub fn start(&self, index: usize) -> Option<u64> {
+        let (mut left, mut start) = (index, 0_u64);
+        for (number, len) in self.runs.as_ref()? {
+            let taken = left.min(*number);
+            start = start.checked_add(len.checked_mul(taken as u64)?)?;
+            left -= taken;
+        }
+        Some(start)
     }
 }
 
@@ -246,7 +264,7 @@ pub fn unset_folder(client: &Client, ctx: &OpCtx, dir: Ino) -> FsResult<()> {
 pub fn fuzzed(bytes: &[u8]) {
     let _ = serde_json::from_slice::<ObjectMetadata>(bytes);
     if let Ok(table) = serde_json::from_slice::<PartTable>(bytes) {
-        let _ = table.lens().map(|lens| lens.take(10).count());
+        let _ = (table.lens(3).map(|lens| lens.take(10).count()), table.start(7));
     }
 }
 
@@ -277,8 +295,19 @@ mod tests {
         let text = serde_json::to_vec(&table).unwrap();
         assert!(text.len() < 100);
         let read: PartTable = serde_json::from_slice(&text).unwrap();
-        assert_eq!((read.count, read.lens().unwrap().collect::<Vec<_>>()), (10_000, lens));
+        assert_eq!((read.count, read.lens(0).unwrap().collect::<Vec<_>>()), (10_000, lens));
+        assert_eq!(read.lens(9_998).unwrap().collect::<Vec<_>>(), [5, 3]);
+        assert_eq!((read.start(0), read.start(3), read.start(10_000)), (Some(0), Some(15), Some(49_998)));
         let table = PartTable::new("id".into(), 0..10_000);
-        assert!(table.lens().is_none() && table.count == 10_000);
+        assert!(table.lens(0).is_none() && table.start(1).is_none() && table.count == 10_000);
+    }
+
+    #[test]
+    fn a_run_that_claims_any_number_of_parts_takes_no_time() {
+        let huge = PartTable { upload: String::new(), count: usize::MAX, runs: Some(vec![(usize::MAX, 1)]) };
+        assert_eq!(huge.lens(usize::MAX - 2).unwrap().count(), 2);
+        assert_eq!((huge.start(1 << 40), huge.lens(1 << 40).unwrap().next()), (Some(1 << 40), Some(1)));
+        let long = PartTable { runs: Some(vec![(3, u64::MAX)]), ..huge };
+        assert_eq!(long.start(2), None);
     }
 }

@@ -503,11 +503,11 @@ impl S3Context {
             return Err(refused);
         }
         let Some(table) = table else { return Ok(Selection::part((0, of.size), of.size, None)) };
-        let Some(mut lens) = table.lens() else {
+        let Some(mut lens) = table.lens(index) else {
             return Err(s3_error!(NotImplemented, "parts of too many different lengths are not kept"));
         };
         // An application may have written to the parts.
-        let start = lens.by_ref().take(index).try_fold(0, u64::checked_add);
+        let start = table.start(index);
         let end = start.and_then(|start| start.checked_add(lens.next().unwrap_or_default()));
         match start.zip(end).filter(|(_, end)| *end <= of.size) {
             Some(range) => Ok(Selection::part(range, of.size, count)),
