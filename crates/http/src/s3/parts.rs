@@ -390,7 +390,10 @@ impl S3Context {
         let mut all = Vec::new();
         for (id, attr) in entries {
             // Uploads that are gone, or whose record is not written yet, are omitted.
-            let value = client.getxattr(attr.ino, UPLOAD).ok();
+            let value = match marks::optional(client.getxattr(attr.ino, UPLOAD)) {
+                Err(gone) if gone.errno() == Errno::ENOENT => None,
+                value => value.map_err(error)?,
+            };
             let begun: Option<UploadRecord> = value.and_then(|value| serde_json::from_slice(&value).ok());
             all.extend(
                 begun
