@@ -143,9 +143,8 @@ impl Tree {
         let mut upload = self.upload_at(to, from.mode & 0o777)?;
         let mut at = 0;
         while at < file.attr.size {
-            cancellation.check_cancelled()?;
             let end = (at + COPIED_AT_ONCE).min(file.attr.size);
-            upload.append_file(&file, (at, end))?;
+            upload.append_file(&file, (at, end), cancellation)?;
             at = end;
         }
         upload.mark(|_, _, attr| self.copy_attributes(from.ino, attr.ino))?;

@@ -7,6 +7,7 @@ use bivouac_types::hex::to_hex;
 use bivouac_types::{Errno, ExpectedFile, FsError, FsResult, Ino, SetAttr, mode};
 use ring::digest::{SHA256, digest};
 
+use crate::cancellation::Cancellation;
 use crate::dead_properties;
 use crate::load::Share;
 use crate::open_file::OpenFile;
@@ -163,11 +164,17 @@ impl Upload {
     /// Writes a range of another file behind what was written, by the nodes themselves where they have both.
     ///
     /// # Errors
-    /// Errors of the formation; `EIO` if that file has become shorter.
-    pub fn append_file(&mut self, from: &OpenFile, (start, end): (u64, u64)) -> FsResult<()> {
+    /// Errors of the formation; `EIO` if that file has become shorter, `EINTR` if nobody waits for it any more.
+    pub fn append_file(
+        &mut self,
+        from: &OpenFile,
+        (start, end): (u64, u64),
+        cancellation: &Cancellation,
+    ) -> FsResult<()> {
         let (client, to) = (self.file.tree.client()?, self.file.attr.ino);
         let mut at = start;
         while at < end {
+            cancellation.check_cancelled()?;
             let change = self.file.tree.member().change()?;
             let len = end - at;
             let job = CopyJob { from: from.attr.ino, from_offset: at, to, to_offset: self.len, len };

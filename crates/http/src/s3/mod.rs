@@ -52,6 +52,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
 use crate::body::Body;
+use crate::cancellation::Cancellation;
 use crate::error_response::ErrorResponse;
 use crate::keys::Deriver;
 use crate::locks::{ChangeScope, LockConditions, RequestHead};
@@ -259,6 +260,8 @@ struct S3Handlers {
 struct S3Context {
     tree: Arc<Tree>,
     access: Access,
+    /// Ends copies whose client has gone.
+    cancellation: Cancellation,
 }
 
 impl S3Context {
@@ -291,7 +294,7 @@ fn error(error: FsError) -> S3Error {
         }
         Errno::EISDIR | Errno::ENOTEMPTY | Errno::EINVAL => S3ErrorCode::InvalidRequest,
         Errno::EFBIG => S3ErrorCode::EntityTooLarge,
-        Errno::EAGAIN | Errno::ETIMEDOUT | Errno::ENOTCONN => S3ErrorCode::ServiceUnavailable,
+        Errno::EAGAIN | Errno::ETIMEDOUT | Errno::ENOTCONN | Errno::EINTR => S3ErrorCode::ServiceUnavailable,
         Errno::ENOSPC | Errno::EDQUOT => {
             return error_answers::no_space();
         }
@@ -357,11 +360,13 @@ impl S3Handlers {
         request: S3Request<I>,
         act: impl FnOnce(S3Context, I) -> S3Result<O> + Send + 'static,
     ) -> S3Result<S3Response<O>> {
-        // The turn goes with the work, which runs on when the client is gone.
+        // The turn goes with the work, which may run on when the client is gone.
         let turn = Arc::clone(&self.long).acquire_owned().await.map_err(S3Error::internal_error)?;
+        let cancellation = Cancellation::default();
+        let _cancel_on_drop = cancellation.cancel_on_drop();
         self.on(request, move |on, input| {
             let _turn = turn;
-            act(on, input)
+            act(S3Context { cancellation, ..on }, input)
         })
         .await
     }
@@ -382,7 +387,7 @@ impl Signer {
     fn look(self) -> S3Result<S3Context> {
         let access =
             self.tree.access(&self.id).map_err(error)?.ok_or_else(|| s3_error!(InvalidAccessKeyId))?;
-        Ok(S3Context { tree: self.tree, access })
+        Ok(S3Context { tree: self.tree, access, cancellation: Cancellation::default() })
     }
 }
 

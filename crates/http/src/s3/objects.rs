@@ -316,6 +316,26 @@ impl S3Context {
         self.check_locks(place, if is_there { ChangeScope::Content } else { ChangeScope::Member })
     }
 
+    /// Returns the MD5 and the checksums of what an upload has, in hexadecimal and base64.
+    pub fn summed(
+        &self,
+        upload: &Upload,
+        kinds: impl IntoIterator<Item = Kind>,
+    ) -> S3Result<(String, Checksums)> {
+        let (mut md5, mut hasher, mut at) = (Md5::new(), checksums::hasher(kinds), 0);
+        while at < upload.len {
+            self.cancellation.check_cancelled().map_err(error)?;
+            let bytes = upload.written().and_then(|file| file.read(at, PIECE)).map_err(error)?;
+            if bytes.is_empty() {
+                return Err(s3_error!(InternalError, "what was copied is not there"));
+            }
+            md5.update(&bytes);
+            hasher.update(&bytes);
+            at += bytes.len() as u64;
+        }
+        Ok((to_hex(&md5.finalize()), sums!(hasher.finalize())))
+    }
+
     /// Renames an upload and stores its metadata. Returns its tag, an MD5 if that is known.
     pub fn end(
         &self,
@@ -621,14 +641,14 @@ impl S3Context {
         let wanted = input.checksum_algorithm.as_ref().map(Kind::named).transpose()?;
         let kept = marks::sums(client, &file.attr).map_err(error)?;
         let (mut upload, replace) = self.begin(&to, conditions)?;
-        upload.append_file(&file, (0, file.attr.size)).map_err(error)?;
+        upload.append_file(&file, (0, file.attr.size), &self.cancellation).map_err(error)?;
         self.mark_tags(&upload, &tags)?;
         // A changed object has neither the tag nor the checksums any more.
         let is_as_it_was = self.tag(&client.getattr(file.attr.ino).map_err(error)?)? == found.tag;
         let tag = Some(found.tag.trim_matches('"')).filter(|_| is_as_it_was);
         let mut kept = if is_as_it_was { kept } else { StoredChecksums::default() };
         if let Some(wanted) = wanted.filter(|wanted| !kept.sums.contains_key(wanted)) {
-            kept = StoredChecksums::of(summed(&upload, Some(wanted))?.1);
+            kept = StoredChecksums::of(self.summed(&upload, Some(wanted))?.1);
         }
         self.is_still_free(&to)?;
         let tag = self.end(upload, replace, tag, (&kept, &about))?;
@@ -655,21 +675,6 @@ pub fn source(source: &CopySource) -> S3Result<RequestPath> {
         return Err(no_version());
     }
     object(bucket, key)
-}
-
-/// Returns the MD5 and the checksums of what an upload has, in hexadecimal and base64.
-pub fn summed(upload: &Upload, kinds: impl IntoIterator<Item = Kind>) -> S3Result<(String, Checksums)> {
-    let (mut md5, mut hasher, mut at) = (Md5::new(), checksums::hasher(kinds), 0);
-    while at < upload.len {
-        let bytes = upload.written().and_then(|file| file.read(at, PIECE)).map_err(error)?;
-        if bytes.is_empty() {
-            return Err(s3_error!(InternalError, "what was copied is not there"));
-        }
-        md5.update(&bytes);
-        hasher.update(&bytes);
-        at += bytes.len() as u64;
-    }
-    Ok((to_hex(&md5.finalize()), sums!(hasher.finalize())))
 }
 
 /// Returns the error of a key whose directory cannot be created.

@@ -17,10 +17,11 @@ use tokio::task::spawn_blocking;
 use super::checksums::{self, Checksums, DeclaredChecksums, Kind, StoredChecksums, set_sums, sums};
 use super::conditions::{ReadConditions, WriteConditions, source_conditions};
 use super::marks::{self, ObjectMetadata, PartTable, about_of};
-use super::objects::{PARTS_MAX, ReceivedUpload, e_tag, receive, source, summed, time};
+use super::objects::{PARTS_MAX, ReceivedUpload, e_tag, receive, source, time};
 use super::tags;
 use super::xml::{self, Coding};
 use super::{S3Context, Signer, bucket, error, list, object};
+use crate::cancellation::Cancellation;
 use crate::open_file::{Node, OpenFile};
 use crate::request_path::RequestPath;
 use crate::tree::{REPLACED_TRIES, check_depth};
@@ -238,7 +239,9 @@ impl S3Context {
             WriteConditions { if_match: input.if_match.take(), if_none_match: input.if_none_match.take() };
         let (mut upload, replace) = self.begin(to, &conditions)?;
         for file in &files {
-            upload.append_file(file, (0, file.attr.size)).map_err(error)?;
+            // Whoever has gone meanwhile sends the request again, and gets the answer of this one.
+            let goes_on = Cancellation::default();
+            upload.append_file(file, (0, file.attr.size), &goes_on).map_err(error)?;
         }
         let parts_len: u64 = files.iter().map(|file| file.attr.size).sum();
         assert_eq!(upload.len, parts_len, "an object is not as long as its parts");
@@ -327,8 +330,8 @@ impl S3Context {
         };
         let (mut upload, _) =
             self.tree.upload(&self.access, &part(&dir, input.part_number)?).map_err(no_upload)?;
-        upload.append_file(&file, range).map_err(error)?;
-        let (tag, sums) = summed(&upload, begun.sums)?;
+        upload.append_file(&file, range, &self.cancellation).map_err(error)?;
+        let (tag, sums) = self.summed(&upload, begun.sums)?;
         let kept = StoredChecksums::of(sums);
         let tag = self.end(upload, Replace::Always, Some(&tag), (&kept, &ObjectMetadata::default()))?;
         let mut result = CopyPartResult {
