@@ -30,3 +30,12 @@ pub struct Bandwidth {
     /// Between two halves of the hosts, for the worst way to halve them.
     pub bisection: Bisection,
 }
+
+impl Bandwidth {
+    /// Returns all names of hosts in it.
+    pub(crate) fn hosts_named(&mut self) -> impl Iterator<Item = &mut String> {
+        std::iter::once(&mut self.weakest)
+            .chain(&mut self.pairs)
+            .flat_map(|pair| [&mut pair.from, &mut pair.to])
+    }
+}

@@ -18,9 +18,13 @@ pub fn dot(map: &Map) -> String {
     let mut text =
         String::from("graph system {\n  rankdir=BT;\n  node [shape=box, fontname=\"sans-serif\"];\n");
     for host in &map.hosts {
-        let label = std::iter::once(host.name.clone()).chain(caption(host)).collect::<Vec<_>>().join("\\n");
+        let label = std::iter::once(host.name.clone())
+            .chain(caption(host))
+            .map(|line| dot_escaped(&line))
+            .collect::<Vec<_>>()
+            .join("\\n");
         // Switches may be called like hosts: the first word keeps their identifiers apart.
-        let _ = writeln!(text, "  {} [label={}];", quoted(&format!("host {}", host.name)), quoted(&label));
+        let _ = writeln!(text, "  {} [label=\"{label}\"];", quoted(&format!("host {}", host.name)));
     }
     for (number, network) in map.networks.iter().enumerate() {
         for switch in &network.switches {
@@ -92,10 +96,14 @@ fn speed(count: usize, bits: Option<u64>) -> String {
     if count > 1 { format!("{text} ({count} links)") } else { text }
 }
 
-fn quoted(text: &str) -> String {
+/// Returns text for a quoted string, in which neither a quote nor a backslash means anything.
+fn dot_escaped(text: &str) -> String {
     let text: String = text.chars().filter(|c| !c.is_control()).collect();
-    // A line break of a label stays one.
-    format!("\"{}\"", text.replace('"', "\\\""))
+    text.replace('\\', "\\\\").replace('"', "\\\"")
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", dot_escaped(text))
 }
 
 /// Returns a picture: hosts below, what joins them above, networks beside each other.
@@ -223,4 +231,16 @@ fn levels(network: &Network) -> BTreeMap<&str, usize> {
         levels.entry(&switch.id).or_insert(1);
     }
     levels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_a_backslash_are_one_text() {
+        let host = Host { name: "a\\".into(), ..Host::default() };
+        let text = dot(&Map { hosts: vec![host], ..Map::default() });
+        assert!(text.contains("\"host a\\\\\" [label=\"a\\\\\"];"), "{text}");
+    }
 }

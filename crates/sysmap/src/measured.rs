@@ -25,6 +25,21 @@ pub struct Measured {
     pub slow: Vec<SlowLink>,
 }
 
+impl Measured {
+    /// Returns all names of hosts in it.
+    pub(crate) fn hosts_named(&mut self) -> impl Iterator<Item = &mut String> {
+        let halves =
+            self.together.iter_mut().flat_map(|both| both.half.iter_mut().chain(&mut both.other_half));
+        let ends = self.transfers.iter_mut().flat_map(|transfer| [&mut transfer.from, &mut transfer.to]);
+        let slow = self.slow.iter_mut().flat_map(|slow| match &mut slow.link {
+            SlowLinkLocation::Host { host, .. } => vec![host],
+            SlowLinkLocation::Pair { from, to } => vec![from, to],
+            SlowLinkLocation::Switches { .. } => Vec::new(),
+        });
+        self.hosts.iter_mut().map(|host| &mut host.name).chain(ends).chain(halves).chain(slow)
+    }
+}
+
 /// Traffic of a host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredHost {

@@ -24,8 +24,10 @@ pub fn merge(maps: Vec<Map>) -> Map {
     let mut whole = Map::default();
     for map in maps {
         for host in map.hosts {
-            whole.hosts.retain(|known| known.name != host.name);
-            whole.hosts.push(host);
+            match place_of(&whole.hosts, &host.name).and_then(|index| whole.hosts.get_mut(index)) {
+                Some(known) => *known = host,
+                None => whole.hosts.push(host),
+            }
         }
         for network in map.networks {
             add_network(&mut whole.networks, network);
@@ -44,6 +46,15 @@ pub fn merge(maps: Vec<Map>) -> Map {
         host.available = host.compute_available();
     }
     whole
+}
+
+/// Returns the position of a host in a list, by its name with its domain or without. A short name that several hosts
+/// may have is none of them.
+fn place_of(hosts: &[Host], name: &str) -> Option<usize> {
+    let exact = hosts.iter().position(|known| known.name == name);
+    let mut same = hosts.iter().enumerate().filter(|(_, known)| is_same_host(&known.name, name));
+    let only = same.next().filter(|_| same.next().is_none());
+    exact.or(only.map(|(index, _)| index))
 }
 
 /// Numbers in names count as numbers: n2 comes before n10.
@@ -127,6 +138,18 @@ mod tests {
 
     fn link(from: LinkEnd, to: LinkEnd, speed: Option<u64>) -> Link {
         Link { from, from_port: Some("1".into()), to, to_port: Some("2".into()), speed_bits: speed }
+    }
+
+    #[test]
+    fn a_host_with_its_domain_and_without_is_one() {
+        let map =
+            |names: &[&str]| Map { hosts: names.iter().map(|name| host(name)).collect(), ..Map::default() };
+        let names = |maps: &[&[&str]]| {
+            let merged = merge(maps.iter().map(|names| map(names)).collect());
+            merged.hosts.into_iter().map(|host| host.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&[&["n1.site"], &["n1"]]), ["n1"]);
+        assert_eq!(names(&[&["n1.a"], &["n1.b"], &["n1"]]), ["n1", "n1.a", "n1.b"], "it may be either");
     }
 
     /// S524.

@@ -98,6 +98,11 @@ impl Map {
                 *end = LinkEnd::Host(new.to_owned());
             }
         }
+        let bandwidths = self.networks.iter_mut().filter_map(|network| network.bandwidth.as_mut());
+        let named = bandwidths
+            .flat_map(Bandwidth::hosts_named)
+            .chain(self.measured.iter_mut().flat_map(Measured::hosts_named));
+        named.filter(|name| *name == old).for_each(|name| *name = new.to_owned());
     }
 }
 
@@ -121,5 +126,28 @@ impl LinkEnd {
             LinkEnd::Host(name) => Some(name),
             LinkEnd::Switch(_) => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measured::Transfer;
+
+    #[test]
+    fn a_host_is_renamed_wherever_it_is_named() {
+        let transfer = |from: &str, to: &str| Transfer {
+            from: from.into(),
+            to: to.into(),
+            bits: 1,
+            expected_bits: None,
+            alone: true,
+        };
+        let measured =
+            Measured { transfers: vec![transfer("a", "b"), transfer("b", "a")], ..Measured::default() };
+        let mut map = Map { measured: Some(measured), ..Map::default() };
+        map.rename("a", "new");
+        let renamed = map.measured.unwrap().transfers;
+        assert_eq!(renamed, [transfer("new", "b"), transfer("b", "new")]);
     }
 }
