@@ -83,10 +83,10 @@ impl Pools {
                 return Err(over(&slot).into());
             }
             let mut plan = schedule(transaction)?;
+            let before = plan.clone();
             let (is_now, given_up) = match plan.apply(change.now_s, Event::Begin(id)) {
                 Ok(answer) => (true, answer.given_up),
-                // What else this look has given up is not known here: its rows stay until the next event.
-                Err(ScheduleError::NotYet(_) | ScheduleError::TooLate(_)) => (false, Vec::new()),
+                Err(ScheduleError::NotYet(_) | ScheduleError::TooLate(_)) => (false, dropped(&before, &plan)),
                 Err(ScheduleError::Unknown) => {
                     return Err(over(&ScheduledStage { state: SlotState::GivenUp, ..slot }).into());
                 }
@@ -275,6 +275,13 @@ fn place(transaction: &Transaction<'_>, now_s: i64, id: i64) -> TransactionResul
     }
 }
 
+/// Returns what an event that was refused has given up all the same: time has passed.
+fn dropped(before: &Schedule, after: &Schedule) -> Vec<i64> {
+    let ids = |plan: &Schedule| plan.entries().iter().map(|entry| entry.request.id).collect::<Vec<_>>();
+    let left = ids(after);
+    ids(before).into_iter().filter(|id| !left.contains(id)).collect()
+}
+
 /// Ends a stage, for whatever reason.
 fn finish(
     transaction: &Transaction<'_>,
@@ -285,7 +292,9 @@ fn finish(
 ) -> TransactionResult<ScheduledStage> {
     let mut plan = schedule(transaction)?;
     // Dropped by the same event, perhaps; it ends all the same.
-    let given_up = plan.apply(change.now_s, event).map(|answer| answer.given_up).unwrap_or_default();
+    let before = plan.clone();
+    let applied = plan.apply(change.now_s, event);
+    let given_up = applied.map_or_else(|_| dropped(&before, &plan), |answer| answer.given_up);
     write(transaction, &plan, &given_up)?;
     end(transaction, id, state, (state == SlotState::Done).then_some(change.now_s))?;
     let slot = found(transaction, id)?;
