@@ -9,6 +9,8 @@ use crate::holder::ServedFile;
 
 /// Shorter parts cost more requests than they spare links.
 const PART_MIN: u64 = 128 << 10;
+/// Most stripes of a range that are looked at: 64 GiB of 1 MiB each. Pieces with digests of their own are far shorter.
+const STRIPES_MAX: usize = 1 << 16;
 
 /// Holders by part of a file.
 #[derive(Debug, PartialEq, Eq)]
@@ -53,17 +55,25 @@ impl NearbyHolders {
         self.holders.get(part as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// Cuts a range where others have what follows. Where that is too often, nothing is cut.
+    /// Cuts a range where others have what follows. Where that is too often, nothing is cut; behind [`STRIPES_MAX`]
+    /// stripes the rest is one part.
     pub fn cut(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut parts: Vec<Range<u64>> = Vec::new();
         let mut at = range.start;
-        while at < range.end && self.stripe >= PART_MIN {
+        // The size is a claim of whoever wrote the list of files.
+        for _ in 0..STRIPES_MAX {
+            if at >= range.end || self.stripe < PART_MIN {
+                break;
+            }
             let end = (at - at % self.stripe).saturating_add(self.stripe).min(range.end);
             match parts.last_mut().filter(|last| self.at(last.start) == self.at(at)) {
                 Some(last) => last.end = end,
                 None => parts.push(at..end),
             }
             at = end;
+        }
+        if !parts.is_empty() && at < range.end {
+            parts.push(at..range.end);
         }
         assert!(parts.last().is_none_or(|last| last.end == range.end), "{parts:?} are not all of {range:?}");
         if parts.is_empty() { vec![range] } else { parts }
@@ -136,6 +146,14 @@ mod tests {
         assert_eq!(cut(&near(64 * K, &[&[1], &[2]]), 0, 1024 * K), [(0, 1024 * K)], "requests cost, too");
         assert_eq!(cut(&near(u64::MAX, &[&[1]]), 5, u64::MAX), [(5, u64::MAX)]);
         assert_eq!(cut(&of_four, 0, 0), [(0, 0)]);
+        let huge = cut(&near(128 * K, &[&[1], &[2]]), 0, u64::MAX);
+        assert_eq!(
+            (huge.len(), huge.last()),
+            (STRIPES_MAX + 1, Some(&(8 << 30, u64::MAX))),
+            "a size is a claim"
+        );
+        let of_one = cut(&near(128 * K, &[&[1]]), 0, u64::MAX);
+        assert_eq!(of_one, [(0, 8 << 30), (8 << 30, u64::MAX)]);
     }
 
     #[test]
