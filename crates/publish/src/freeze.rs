@@ -237,10 +237,15 @@ fn hash(file: &ScannedFile, watch: &dyn FetchObserver, cancel: &AtomicBool) -> P
     })
 }
 
+fn interrupted() -> PublishError {
+    PublishError::new(Cause::Interrupted, "interrupted; nothing is published")
+}
+
 /// Compares what a holder has with the digests, all of it.
 ///
 /// # Errors
-/// [`Cause::Changed`] with the name of the first file that is not the same there.
+/// [`Cause::Changed`] with the name of the first file that is not the same there, [`Cause::Unreachable`] if the holder
+/// does not answer, [`Cause::Interrupted`].
 pub fn compare(
     frozen: &ScanResult,
     holder: &DatasetLocation,
@@ -251,7 +256,7 @@ pub fn compare(
         let url = holder.url(if frozen.is_file { "" } else { &item.name });
         for index in 0..item.piece_count() {
             if cancel.load(Ordering::Relaxed) {
-                return Err(PublishError::new(Cause::Interrupted, "interrupted; nothing is published"));
+                return Err(interrupted());
             }
             let (offset, len) = item.piece(index);
             let mut hasher = Hasher::new();
@@ -262,8 +267,15 @@ pub fn compare(
             let why = match read {
                 Ok(()) if Some(hasher.end()) == item.piece_digest(index) => continue,
                 Ok(()) => "has other bytes than what is published".to_owned(),
-                Err(ReadError::Transient(why) | ReadError::Lacks(why) | ReadError::Permanent(why)) => why,
-                Err(ReadError::Local(error)) => error.to_string(),
+                Err(ReadError::Lacks(why)) => why,
+                // A reader that is interrupted fails in some way.
+                Err(_) if cancel.load(Ordering::Relaxed) => return Err(interrupted()),
+                // Nothing is known of what it has.
+                Err(ReadError::Transient(why) | ReadError::Permanent(why)) => {
+                    let text = format!("{url}: {why}; nothing is published; try again when it answers");
+                    return Err(PublishError::new(Cause::Unreachable, text));
+                }
+                Err(ReadError::Local(error)) => return Err(PublishError::system(&url, &error)),
             };
             let text =
                 format!("{url}: {why}; bring it there first, for instance by bivouac flush or stage out");
