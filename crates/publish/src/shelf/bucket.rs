@@ -3,7 +3,7 @@
 use bivouac_source::{Attrs, Precondition, S3Source, Source};
 
 use super::{CatalogueStore, too_large};
-use crate::error::PublishResult;
+use crate::error::{Cause, PublishResult};
 
 /// The objects below a prefix.
 pub struct Bucket {
@@ -52,6 +52,17 @@ impl CatalogueStore for Bucket {
         for (file, bytes) in files {
             let path = Bucket::path(entry, file);
             if let Err(error) = self.put_file(&path, bytes) {
+                // The answer may be lost, and not the file: removing the others would leave an entry without them.
+                let has_come = error.cause() != Cause::Exists;
+                let is_there = || self.get(entry, file, bytes.len()).map(|found| found.as_bytes() == *bytes);
+                match has_come.then(is_there) {
+                    Some(Ok(true)) => {
+                        done.push(path);
+                        continue;
+                    }
+                    Some(Err(unknown)) if unknown.cause() != Cause::NotFound => return Err(error),
+                    _ => {}
+                }
                 done.iter().for_each(|path| drop(self.store.remove(path, None)));
                 return Err(error);
             }

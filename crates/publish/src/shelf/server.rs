@@ -52,6 +52,15 @@ impl Server<'_> {
         if (200..300).contains(&answer.status) { Ok(()) } else { Err(answer.refusal()) }
     }
 
+    /// Removes the directory of an entry, if others have put nothing into it: by WebDAV that would go with it. Where
+    /// directories come and go by themselves there is none.
+    fn delete_if_empty(&self, entry: &str) {
+        let dir = Server { url: self.at(entry), web: self.web };
+        if dir.list().is_ok_and(|names| names.is_empty()) {
+            let _gone_or_refused = self.delete(entry);
+        }
+    }
+
     /// Returns the list that servers make for programs: formations, and nginx with its format json.
     fn list_json(&self) -> PublishResult<Option<Vec<String>>> {
         let headers = vec![("accept", "application/json".to_owned())];
@@ -116,9 +125,19 @@ impl CatalogueStore for Server<'_> {
         for (file, bytes) in files {
             let name = format!("{entry}/{file}");
             if let Err(error) = self.put_file(&name, bytes) {
+                // The answer may be lost, and not the file: removing the others would leave an entry without them.
+                let has_come = error.cause() != Cause::Exists;
+                let is_there = || self.get(entry, file, bytes.len()).map(|found| found.as_bytes() == *bytes);
+                match has_come.then(is_there) {
+                    Some(Ok(true)) => {
+                        done.push(name);
+                        continue;
+                    }
+                    Some(Err(unknown)) if unknown.cause() != Cause::NotFound => return Err(error),
+                    _ => {}
+                }
                 done.iter().for_each(|name: &String| drop(self.delete(name)));
-                // Servers without directories refuse this as well, and their files are removed above.
-                let _what_was_made = self.delete(entry);
+                self.delete_if_empty(entry);
                 return Err(error);
             }
             done.push(name);
@@ -152,8 +171,7 @@ impl CatalogueStore for Server<'_> {
                 _ => {}
             }
         }
-        // Where directories come and go by themselves there is none.
-        let _a_directory_or_none = self.delete(entry);
+        self.delete_if_empty(entry);
         Ok(())
     }
 }
