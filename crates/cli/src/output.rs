@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind, Write};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bivouac_types::named;
+use bivouac_types::{named, printable_lines};
 use serde::Serialize;
 
 /// The version of the schema of JSON (docs/json.md). It grows when a field goes, or means something else.
@@ -38,13 +38,21 @@ macro_rules! errln {
     ($($text:tt)*) => { $crate::output::complain(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// Writes to standard output.
+/// Writes to standard output. Names in the text may be other users': nothing of it moves a cursor.
 pub fn write(text: Arguments<'_>) {
-    let text = text.to_string();
+    write_bytes(printable_lines(&named(&text.to_string())).as_bytes());
+}
+
+/// Clears the terminal at standard output.
+pub fn clear_screen() {
+    write_bytes(b"\x1b[H\x1b[2J\x1b[3J");
+}
+
+fn write_bytes(bytes: &[u8]) {
     BEGUN.store(true, Ordering::Relaxed);
     let mut stdout = io::stdout().lock();
     // What is left in the buffer is written when the process ends, and errors of that are ignored.
-    let written = stdout.write_all(named(&text).as_bytes()).and_then(|()| stdout.flush());
+    let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
     if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::BrokenPipe) {
         CLOSED.store(true, Ordering::Relaxed);
     }
@@ -82,7 +90,8 @@ pub fn columns() -> Option<usize> {
 /// Writes to standard error. There is nobody to tell that it failed.
 pub fn complain(text: Arguments<'_>) {
     // In one call: standard error has no buffer, and daemons and other commands may write to the same file.
-    let _nobody_listens = io::stderr().lock().write_all(named(&text.to_string()).as_bytes());
+    let text = text.to_string();
+    let _nobody_listens = io::stderr().lock().write_all(printable_lines(&named(&text)).as_bytes());
 }
 
 /// Takes the error of writing to standard output, if there was one.

@@ -103,7 +103,7 @@ impl Pool {
             return Ok(());
         }
         let path = String::from_utf8_lossy(self.archive.as_deref().unwrap_or_default());
-        let path: String = path.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        let path = bivouac_types::printable(&path);
         let remedy = format!("get it back with: bivouac pool restore {}", self.name);
         Err(PoolError::refused(self.full_name(), format!("its data is in an archive, {path}"), remedy))
     }

@@ -20,6 +20,7 @@ pub mod mount_table;
 mod name;
 mod named;
 mod partition;
+mod printable;
 pub mod put;
 mod race;
 mod signals;
@@ -46,6 +47,7 @@ pub use partition::{
     Contract, FsyncPolicy, Glob, KEYS as PARTITION_KEYS, Laminate, MasterHash, MirrorDeletes,
     PartitionSettings, Pin, ReadPolicy, Rule, SettingError, Site, Source, VolumeKind, WritePolicy,
 };
+pub use printable::{printable, printable_lines};
 pub use race::{
     FileAccess, OrderedBy, POINT_XATTR, Race, RaceAccess, RaceCounts, RaceEvent, RaceProcess, Refresh,
     SyncObject, parse_point,

@@ -6,6 +6,7 @@ use bivouac_launch::Environment;
 use bivouac_plan::{
     Advice, JobWork, LearnedRatios, LearnedStep, Prediction, Seconds, Site, Verdict, formation_file, predict,
 };
+use bivouac_types::printable;
 use bivouac_types::units::{format_count, format_size};
 use serde_json::json;
 
@@ -194,7 +195,7 @@ fn toml_of(site: &Site, dir: &str) -> String {
         curve.iter().map(point).collect::<String>()
     };
     // A line break would end the comment that it is in.
-    let dir: String = dir.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    let dir = printable(dir);
     let Site { storage, node } = site;
     format!(
         "# Measured in {dir}. Rates are bytes per second of all streams together.\n\

@@ -16,8 +16,8 @@ use bivouac_pool::{
     Access, Attachment, Caller, ChangeOrigin, ExpiryAction, Grantee, Location, NewPool, Outcome, Pool,
     PoolError, PoolResult, PoolState, Pools, Version, is_url,
 };
-use bivouac_types::PartitionSettings;
 use bivouac_types::units::{format_count, format_size, format_utc};
+use bivouac_types::{PartitionSettings, printable};
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 
@@ -510,7 +510,7 @@ fn shown(bytes: &[u8]) -> String {
 
 /// Returns the text that does nothing to a terminal.
 pub(super) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    printable(text).into_owned()
 }
 
 pub(super) fn print_json(value: &impl Serialize) -> Result<(), Failure> {

@@ -12,9 +12,6 @@ use crate::failure::Failure;
 use crate::options::StatusArgs;
 use crate::output;
 
-/// Moves to the first line and removes what is there and below.
-const CLEAR: &str = "\x1b[H\x1b[2J\x1b[3J";
-
 /// Shows a formation, once or again and again.
 pub fn run(here: &Environment, args: &StatusArgs) -> Result<ExitCode, Failure> {
     let (_, dir) = StateDir::find_whole(here, args.which.name())?;
@@ -47,7 +44,10 @@ fn watch(dir: &StateDir, args: &StatusArgs, every: Duration) -> Result<ExitCode,
         };
         let text = shown(&report, args, true)?;
         let between = if args.json || is_first { "" } else { "\n" };
-        out!("{}{text}", if clears { CLEAR } else { between });
+        if clears {
+            output::clear_screen();
+        }
+        out!("{}{text}", if clears { "" } else { between });
         is_first = false;
         if report.state == "dead" || output::is_closed() || is_over(&signals, every) {
             return Ok(ExitCode::from(report.exit_code()));

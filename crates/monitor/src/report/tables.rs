@@ -17,8 +17,7 @@ pub struct Table {
 
 /// Returns a name as it may be shown anywhere: nothing in it moves a cursor.
 pub fn shown(name: &OsStr) -> String {
-    let text = name.to_string_lossy();
-    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    bivouac_types::printable(&name.to_string_lossy()).into_owned()
 }
 
 /// Returns the first line.
