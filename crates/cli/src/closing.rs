@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::unflushed;
 
 /// Time for which changes are refused unless the request is repeated, in milliseconds: if this process is killed, the
 /// formation goes on.
-const HOLD_MS: u32 = 15_000;
+pub const HOLD_MS: u32 = 15_000;
 /// The same at the end, until the daemons have ended.
 const HOLD_LAST_MS: u32 = 60_000;
 /// Pause before it is said again.
@@ -30,7 +30,8 @@ const FLUSH_JOBS: usize = 8;
 pub struct Closing {
     client: Arc<Client>,
     token: u64,
-    renewals: Option<(Sender<()>, JoinHandle<()>)>,
+    /// Ends the thread that renews the hold; it returns whether changes were held up all along.
+    renewals: Option<(Sender<()>, JoinHandle<bool>)>,
 }
 
 impl Closing {
@@ -79,13 +80,7 @@ impl Closing {
         let held = client.site.hold_behind(token, HOLD_MS).and_then(|_| client.site.fence(token, HOLD_MS));
         held.inspect_err(|_| closing.open())?;
         // By a thread of its own: what is flushed meanwhile may take longer than the hold.
-        let thread = std::thread::spawn(move || {
-            while ended.recv_timeout(RENEWAL) == Err(RecvTimeoutError::Timeout) {
-                if let Err(error) = hold_on(&client, token, HOLD_MS) {
-                    errln!("bivouac: changes may not be held up any more: {error}");
-                }
-            }
-        });
+        let thread = std::thread::spawn(move || renew(&client, token, &ended));
         closing.renewals = Some((renewals, thread));
         Ok(closing)
     }
@@ -99,8 +94,8 @@ impl Closing {
         }
         // The renewals first, which would set the shorter time again. If changes were not held up all along, something
         // may have been written since it was looked.
-        self.end_renewals();
-        if !hold_on(&self.client, self.token, HOLD_LAST_MS)? {
+        let was_held = self.end_renewals();
+        if !hold_on(&self.client, self.token, HOLD_LAST_MS)? || !was_held {
             let text = format!(
                 "formation {name}: a daemon was restarted while it was looked whether all is at its source; try again"
             );
@@ -115,13 +110,12 @@ impl Closing {
         self.open();
     }
 
-    fn end_renewals(&mut self) {
-        if let Some((renewals, thread)) = self.renewals.take() {
-            // Dropping the sender is what ends the wait for the next renewal.
-            drop(renewals);
-            // It has ended, well or not.
-            let _ = thread.join();
-        }
+    /// Returns whether the renewals found changes held up all along.
+    fn end_renewals(&mut self) -> bool {
+        let Some((renewals, thread)) = self.renewals.take() else { return true };
+        // Dropping the sender is what ends the wait for the next renewal.
+        drop(renewals);
+        thread.join().unwrap_or(false)
     }
 
     fn open(&self) {
@@ -129,6 +123,31 @@ impl Closing {
             errln!("bivouac: changes are held up for {} s more: {error}", HOLD_LAST_MS / 1000);
         }
     }
+}
+
+/// Renews a hold while `act` runs, by a thread of its own: it may take longer than the hold. Returns what `act` does,
+/// and whether changes were held up all along.
+pub fn while_held<T>(client: &Client, token: u64, act: impl FnOnce() -> T) -> (T, bool) {
+    std::thread::scope(|scope| {
+        let (renewals, ended) = channel();
+        let thread = scope.spawn(move || renew(client, token, &ended));
+        let done = act();
+        drop(renewals);
+        (done, thread.join().unwrap_or(false))
+    })
+}
+
+/// Renews a hold until the sender is gone. Returns false if changes were let through meanwhile: the renewal behind that
+/// begins a new hold, and the ones that follow do not tell.
+fn renew(client: &Client, token: u64, ended: &Receiver<()>) -> bool {
+    let mut was_held = true;
+    while ended.recv_timeout(RENEWAL) == Err(RecvTimeoutError::Timeout) {
+        match hold_on(client, token, HOLD_MS) {
+            Ok(is_held) => was_held &= is_held,
+            Err(error) => errln!("bivouac: changes may not be held up any more: {error}"),
+        }
+    }
+    was_held
 }
 
 /// Goes on holding up changes, and that any are acknowledged before they are sent; or lets them go on. Whether changes

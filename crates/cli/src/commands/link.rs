@@ -14,10 +14,10 @@ use bivouac_monitor::status::LinkReport;
 use bivouac_source::SourceError;
 use bivouac_types::units::{format_count, format_size, format_utc};
 use bivouac_types::{
-    Errno, FsResult, Ino, MirrorDeletes, NodeId, PartitionSettings, Site, Source, WritePolicy,
+    Errno, FsResult, Ino, MirrorDeletes, NodeId, PartitionSettings, Site, Source, WritePolicy, printable,
 };
 
-use crate::commands::pool::plain;
+use crate::closing::{self, HOLD_MS};
 use crate::failure::Failure;
 use crate::options::{
     LinkAddArgs, LinkCommand, LinkListArgs, LinkListenArgs, LinkRemoveArgs, LinkShowArgs, NameArgs,
@@ -28,8 +28,6 @@ use crate::unflushed;
 
 /// Longest wait for the answer of a node.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
-/// Time for which changes are refused while a link is detached, unless the request is repeated, in milliseconds.
-const HOLD_MS: u32 = 20_000;
 /// Longest wait for the supervisor.
 const LISTEN_WAIT_MS: u64 = 10_000;
 /// Bytes of a key file, at most.
@@ -164,7 +162,7 @@ fn add(here: &Environment, args: &LinkAddArgs) -> Result<ExitCode, Failure> {
 
 /// Returns a path of the other side, which does nothing to a terminal.
 fn shown(path: &[u8]) -> String {
-    plain(&format!("/{}", String::from_utf8_lossy(path)))
+    printable(&format!("/{}", String::from_utf8_lossy(path))).into_owned()
 }
 
 fn read_key(path: &Path) -> Result<LinkKey, Failure> {
@@ -367,7 +365,9 @@ fn detach_sent(here: &Environment, near: &NearSide, link: &Link) -> Result<(), F
         site.hold_behind(token, HOLD_MS)?;
         site.fence(token, HOLD_MS)?;
         let target = FlushTarget::find(&near.client, Path::new("/"), below(link))?;
-        let left = unflushed::list_of(&near.client, &target)?;
+        let look = || unflushed::list_of(&near.client, &target);
+        let (left, was_held) = closing::while_held(&near.client, token, look);
+        let left = left?;
         if !left.is_empty() {
             let text = format!(
                 "link {} has {}\nend what writes there and try again, or throw them away with --discard",
@@ -377,7 +377,7 @@ fn detach_sent(here: &Environment, near: &NearSide, link: &Link) -> Result<(), F
             return Err(Failure::new(1, text));
         }
         // It tells whether changes were held up all along; if not, something may be written since the look.
-        if !site.fence(token, HOLD_MS)? {
+        if !site.fence(token, HOLD_MS)? || !was_held {
             let text = format!("link {}: a daemon was restarted meanwhile; try again", link.name);
             return Err(Failure::new(1, text));
         }
