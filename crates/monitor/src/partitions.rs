@@ -26,7 +26,7 @@ impl PartitionReport {
     pub fn of(client: &Client, partition: &Partition, path: &str) -> PartitionReport {
         let places = partition.places(client.map());
         let space = client.homes.statfs(partition.dir).unwrap_or_default();
-        let bytes = |blocks: u64| blocks * u64::from(space.block_size);
+        let bytes = |blocks: u64| blocks.saturating_mul(u64::from(space.block_size));
         // Pins are asked of every node, and only partitions with a source have any.
         let pinned =
             partition.settings.source.as_ref().and_then(|_| client.site.pinned().ok()).unwrap_or_default();
@@ -39,7 +39,7 @@ impl PartitionReport {
             used_bytes: bytes(space.blocks.saturating_sub(space.blocks_free)),
             capacity_bytes: bytes(space.blocks),
             pinned_files: pinned().count(),
-            pinned_bytes: pinned().map(|file| file.bytes).sum(),
+            pinned_bytes: pinned().fold(0, |sum, file| file.bytes.saturating_add(sum)),
         }
     }
 

@@ -121,10 +121,10 @@ fn check_fits(
     let wanted: HashSet<Ino> = files.iter().map(|file| file.attr.ino).collect();
     let pinned = client.site.pinned()?;
     let others = pinned.iter().filter(|file| file.partition == partition && !wanted.contains(&file.ino));
-    let (others, bytes): (u64, u64) =
-        (others.map(|file| file.bytes).sum(), files.iter().map(|file| file.attr.size).sum());
+    let others = others.fold(0_u64, |sum, file| sum.saturating_add(file.bytes));
+    let bytes = files.iter().fold(0_u64, |sum, file| sum.saturating_add(file.attr.size));
     let space = client.homes.statfs(subtree.top.attr.ino)?;
-    let room = space.blocks * u64::from(space.block_size);
+    let room = space.blocks.saturating_mul(u64::from(space.block_size));
     if bytes.saturating_add(others) <= room {
         return Ok(());
     }

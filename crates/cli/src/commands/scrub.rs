@@ -129,7 +129,10 @@ fn to_text(report: &ScrubReport, paths: &Paths) -> String {
         let skipped = format_size(report.skipped);
         text.push_str(&format!(", {skipped} without checksums or being written"));
     }
-    let bytes: u64 = report.wrong.iter().map(|wrong| wrong.to - wrong.from).sum();
+    let bytes: u64 = report
+        .wrong
+        .iter()
+        .fold(0, |sum: u64, wrong| sum.saturating_add(wrong.to.saturating_sub(wrong.from)));
     text.push_str(&match bytes {
         0 => ": nothing is wrong\n".to_owned(),
         bytes => format!(": {} are wrong\n", format_size(bytes)),

@@ -68,7 +68,8 @@ impl LinkReport {
         self.nodes_up += usize::from(link.is_up);
         self.round_trip_us = self.round_trip_us.min(link.round_trip_us);
         self.rate = self.rate.max(link.rate);
-        self.breaks += link.breaks;
+        // Figures of nodes, which may say anything.
+        self.breaks = self.breaks.saturating_add(link.breaks);
         // 0 says that there was no error, and `None` is less than any time.
         let error = Some(link.error_unix_ms).filter(|at| *at > 0);
         if error > self.error_unix_ms {
