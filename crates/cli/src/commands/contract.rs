@@ -76,7 +76,7 @@ fn show(args: &ContractShowArgs) -> Result<ExitCode, Failure> {
             Err(failure) => failed.push(failure),
         }
     }
-    if args.json && !reports.is_empty() {
+    if args.json {
         outln!("{}", crate::output::json(&reports, true)?);
     } else {
         reports.iter().for_each(|report| outln!("{}", report.to_text()));

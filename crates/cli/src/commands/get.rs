@@ -41,11 +41,13 @@ pub fn run(here: &Environment, args: &GetArgs) -> Result<ExitCode, Failure> {
     interruptible(|cancel| {
         ways.web.heed(cancel);
         let meter = Meter::new("get", args.json, args.talk);
-        let done = match find(args, &mut ways)? {
+        // Whoever reads events is told how it ended, however early that is.
+        let tells = |failure: &Failure| tell_failure(args, failure, &meter);
+        let done = match find(args, &mut ways).inspect_err(tells)? {
             FetchItem::Bytes(url, name) => bytes(args, &url, &name, &ways, &meter, cancel),
             FetchItem::Files(items) => files(args, None, items, &mut ways, &meter, cancel),
             FetchItem::Entry(manifest, items, from) => {
-                check_time(args, &manifest)?;
+                check_time(args, &manifest).inspect_err(tells)?;
                 if args.json {
                     print_line(&json!({"event": "found", "entry": manifest.id, "from": from}));
                 }
@@ -199,10 +201,13 @@ fn bytes(
     let to = match &args.dst {
         Some(dst) if is_dir(dst) || ends_with_slash(dst) => dst.join(name),
         Some(dst) => dst.clone(),
-        None => refuse_hidden(name).map(|()| PathBuf::from(name))?,
+        None => {
+            let is_shown = refuse_hidden(name).inspect_err(|failure| tell_failure(args, failure, meter));
+            is_shown.map(|()| PathBuf::from(name))?
+        }
     };
-    let (len, digest) =
-        fetch_plain(url, &to, args.force, args.max_size, &ways.web, meter, cancel).map_err(failed)?;
+    let fetched = fetch_plain(url, &to, args.force, args.max_size, &ways.web, meter, cancel);
+    let (len, digest) = fetched.map_err(failed).inspect_err(|failure| tell_failure(args, failure, meter))?;
     meter.clear();
     let sum = meter.sum(1, len);
     let warning = "its server says no digests, so nothing was compared";
@@ -230,7 +235,8 @@ fn files(
     meter: &Meter,
     cancel: &AtomicBool,
 ) -> Result<(), Failure> {
-    let (into, items) = targets(args, manifest, items)?;
+    let placed = targets(args, manifest, items);
+    let (into, items) = placed.inspect_err(|failure| tell_failure(args, failure, meter))?;
     let cache = cache();
     let known = cache.as_ref().filter(|_| !args.no_cache);
     let (holders, files) = places(args, manifest, items, known, ways);
@@ -364,6 +370,18 @@ fn tell(order: &FetchRequest, fetched: &FetchResult, meter: &Meter) {
     log::info!("fetched {} files, {} moved", fetched.files, exact_size(fetched.moved));
 }
 
+/// Tells whoever reads events that nothing was fetched.
+fn tell_failure(args: &GetArgs, failure: &Failure, meter: &Meter) {
+    if args.json {
+        meter.clear();
+        print_line(&failed_event(failure, &[]));
+    }
+}
+
+fn failed_event(failure: &dyn std::fmt::Display, left_out: &[Value]) -> Value {
+    json!({"event": "ended", "ok": false, "failure": failure.to_string(), "left_out": left_out})
+}
+
 fn ended(fetched: &Result<FetchResult, bivouac_publish::PublishError>, meter: &Meter) -> Value {
     let left_out: Vec<Value> =
         meter.left_out().iter().map(|(holder, why)| json!({"holder": holder, "why": why})).collect();
@@ -376,8 +394,6 @@ fn ended(fetched: &Result<FetchResult, bivouac_publish::PublishError>, meter: &M
                 "bytes_moved": fetched.moved, "verified": true, "parts": parts, "left_out": left_out,
             })
         }
-        Err(error) => {
-            json!({"event": "ended", "ok": false, "failure": error.to_string(), "left_out": left_out})
-        }
+        Err(error) => failed_event(error, &left_out),
     }
 }

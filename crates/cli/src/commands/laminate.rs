@@ -142,9 +142,11 @@ fn digest(file: &Path) -> std::io::Result<String> {
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(file)?;
     let (mut sum, mut piece) = (Sha256::new(), vec![0; PIECE]);
     loop {
-        match file.read(&mut piece)? {
-            0 => break,
-            len => sum.update(piece.get(..len).unwrap_or_default()),
+        match file.read(&mut piece) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+            Ok(0) => break,
+            Ok(len) => sum.update(piece.get(..len).unwrap_or_default()),
         }
     }
     Ok(to_hex(&sum.finalize()))

@@ -1,10 +1,11 @@
 //! Logs of other hosts, which their nodes tell.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use bivouac_client::Client;
 use bivouac_monitor::{Host, Hosts};
-use bivouac_types::{FsResult, NodeId};
+use bivouac_types::{Errno, FsResult, NodeId};
 
 use super::{begin_of, node_of, whole_lines};
 
@@ -106,18 +107,28 @@ fn added(
         let before = seen.get(&key).copied();
         let begin = begin_of(before, log.len, most);
         let end = log.len.min(begin.saturating_add(most));
-        let mut bytes = Vec::new();
-        loop {
-            let at = begin.saturating_add(bytes.len() as u64);
-            let some = if at < end { host.log(&log.name, at)? } else { Vec::new() };
-            if some.is_empty() {
-                break;
-            }
-            bytes.extend(some);
-        }
+        let bytes = match range_of(host, &log.name, begin..end) {
+            Ok(bytes) => bytes,
+            // Removed since the list was made: the other logs of the host are read all the same.
+            Err(error) if error.errno() == Errno::ENOENT => continue,
+            Err(error) => return Err(error),
+        };
         all.push(AppendedLog { name: log.name, key, begin, bytes, is_cut: before.is_none() && begin > 0 });
     }
     Ok(all)
+}
+
+/// Returns a range of a log, or less of one that has become shorter.
+fn range_of(host: &Host<'_>, name: &str, range: Range<u64>) -> FsResult<Vec<u8>> {
+    let mut bytes = Vec::new();
+    loop {
+        let at = range.start.saturating_add(bytes.len() as u64);
+        let some = if at < range.end { host.log(name, at)? } else { Vec::new() };
+        if some.is_empty() {
+            return Ok(bytes);
+        }
+        bytes.extend(some);
+    }
 }
 
 #[cfg(test)]
