@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::unix::ffi::OsStrExt;
 
+use bivouac_types::is_temporary_copy;
+
 /// Separator between name and tag.
 const MARK: &str = ".bivouac-";
 /// Hexadecimal digits of a tag.
@@ -46,11 +48,7 @@ impl Tag {
 
 /// Returns whether a name is a temporary one of any copy.
 pub(crate) fn is_temporary(name: &OsStr) -> bool {
-    let name = name.as_bytes();
-    let Some((head, word)) = name.len().checked_sub(DIGITS).and_then(|at| name.split_at_checked(at)) else {
-        return false;
-    };
-    name.starts_with(b".") && head.ends_with(MARK.as_bytes()) && is_word(word)
+    is_temporary_copy(name.as_bytes())
 }
 
 fn is_word(word: &[u8]) -> bool {

@@ -26,6 +26,7 @@ mod race;
 mod signals;
 mod spread;
 pub mod table;
+mod temporary_name;
 mod time;
 mod token;
 pub mod units;
@@ -54,5 +55,6 @@ pub use race::{
 };
 pub use signals::{code_of_signal, format_signal};
 pub use spread::SpreadAt;
+pub use temporary_name::{is_temporary_copy, is_temporary_name};
 pub use time::Timestamp;
 pub use token::{ByteRange, TokenMode};

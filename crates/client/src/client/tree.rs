@@ -1,12 +1,18 @@
 //! Trees of directories: walking them, and finding the names of inodes in them.
 
 use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
 
 use bivouac_types::limits::READDIR_BYTES_MAX;
-use bivouac_types::{Errno, FsResult, Ino};
+use bivouac_types::{Attr, Errno, FsResult, Ino, is_temporary_name};
 
 use super::Client;
 use crate::site::{FlushPlan, TreeEntry, Unsaved};
+
+/// Longest wait for deletions at site storage: a file whose close has returned may still count as open.
+const CLOSE_WAIT: Duration = Duration::from_secs(2);
+/// Pause before what is left is looked at again.
+const PAUSE: Duration = Duration::from_millis(20);
 
 impl Client {
     /// Visits everything below a directory, in whichever partition, until `visit` returns false. Otherwise as
@@ -71,7 +77,7 @@ impl Client {
                 parent => parent?,
             };
             let Some(name) = self.name_in(parent, ino)? else { return Ok(None) };
-            names.push(name);
+            names.push(String::from_utf8_lossy(&name).into_owned());
             ino = parent;
         }
         names.reverse();
@@ -79,14 +85,14 @@ impl Client {
     }
 
     /// Returns the name that leads to an inode in a directory.
-    fn name_in(&self, dir: Ino, ino: Ino) -> FsResult<Option<String>> {
+    fn name_in(&self, dir: Ino, ino: Ino) -> FsResult<Option<Vec<u8>>> {
         let mut cookie = 0;
         loop {
             let page = self.readdir(dir, cookie, READDIR_BYTES_MAX, false)?;
             let Some(last) = page.last() else { return Ok(None) };
             cookie = last.cookie;
             if let Some(found) = page.iter().find(|entry| entry.ino == ino) {
-                return Ok(Some(String::from_utf8_lossy(&found.name).into_owned()));
+                return Ok(Some(found.name.clone()));
             }
         }
     }
@@ -116,13 +122,58 @@ impl Client {
         Ok(())
     }
 
-    /// Like [`Client::entries_of`], for a directory on a walk from `top`: one that was removed since its entry was seen
-    /// has none.
-    fn entries_below(&self, top: &TreeEntry, dir: &TreeEntry) -> FsResult<Vec<TreeEntry>> {
-        match self.entries_of(dir) {
-            Err(error) if error.errno() == Errno::ENOENT && dir.attr.ino != top.attr.ino => Ok(Vec::new()),
-            entries => entries,
+    /// Brings a file, or a directory and what is below it, to site storage, where that goes at its close. For what was
+    /// made under a temporary name, which site storage does not get.
+    ///
+    /// # Errors
+    /// Why a file is not there; as [`Client::walk_partition`].
+    pub fn save_tree(&self, top: &Attr) -> FsResult<()> {
+        if !self.site.goes_at_close(top.ino)? {
+            return Ok(());
         }
+        if !top.is_dir() {
+            return self.site.save_each(&[top.ino]);
+        }
+        let root = TreeEntry { attr: *top, dir: Ino::ROOT, path: Vec::new() };
+        let (mut files, mut dirs) = (Vec::new(), vec![top.ino]);
+        self.walk_partition(&root, &mut |found| {
+            if found.attr.is_dir() {
+                dirs.push(found.attr.ino)
+            } else {
+                files.push(found.attr.ino)
+            }
+            Ok(())
+        })?;
+        let saved = self.site.save_each(&files);
+        // Behind what is in them, which changes their times, and needs permissions that they may not have in the end.
+        dirs.iter().rev().try_for_each(|dir| self.site.save_each(&[*dir]))?;
+        saved
+    }
+
+    /// Has what was deleted below a name in a directory deleted at site storage as well, where that goes without a
+    /// flush. For whoever gives the name to another tree: what is open a while longer stays, and is in its way there.
+    ///
+    /// # Errors
+    /// `EIO` when a node or site storage cannot be reached.
+    pub fn finish_removals(&self, dir: Ino, name: &[u8]) -> FsResult<()> {
+        let partition = self.partitions.get(self.getattr(dir)?.layout.partition())?;
+        let Some(partition) = partition.filter(|partition| partition.settings.mirrors_deletes()) else {
+            return Ok(());
+        };
+        if !self.site.goes_at_close(dir)? {
+            return Ok(());
+        }
+        let (mut ino, mut path) = (dir, name.to_vec());
+        while ino != partition.dir && ino != Ino::ROOT {
+            let parent = self.parent(ino)?;
+            let Some(name) = self.name_in(parent, ino)? else { return Ok(()) };
+            (ino, path) = (parent, [&name[..], b"/", &path[..]].concat());
+        }
+        let begun = Instant::now();
+        while !self.site.mirror(partition.id, &path)?.left.is_empty() && begun.elapsed() < CLOSE_WAIT {
+            bivouac_net::pause(PAUSE);
+        }
+        Ok(())
     }
 
     fn entries_of(&self, dir: &TreeEntry) -> FsResult<Vec<TreeEntry>> {
@@ -159,7 +210,9 @@ impl Client {
         if top.attr.is_dir() {
             all.push(top.clone());
             self.walk_partition(top, &mut |found| {
-                if found.attr.is_dir() {
+                // Mounts report what they have not sent also of files that go nowhere.
+                if found.path.split(|byte| *byte == b'/').any(is_temporary_name) {
+                } else if found.attr.is_dir() {
                     all.push(found.clone());
                 } else if unsaved.has(found.attr.ino) {
                     wanted.insert(found.dir);

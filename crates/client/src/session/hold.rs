@@ -60,7 +60,7 @@ impl Sessions {
                 state.failure = None;
             }
             let why = state.failure.as_ref().map_or(String::new(), ToString::to_string);
-            left.push(Dirty { ino: file.ino, bytes: state.unsent(), why });
+            left.push(Dirty { ino: file.ino, bytes: state.unsent(), why, is_temporary: false });
             drop(state);
             if is_new && let Some(beside) = self.beside.get() {
                 beside.urge(file.ino);

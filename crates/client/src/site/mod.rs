@@ -3,7 +3,7 @@
 pub mod removals;
 pub mod saving;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -110,10 +110,15 @@ impl Site {
         Site { connections, homes, partitions, last_dir: Mutex::default() }
     }
 
-    /// Returns what site storage lacks, on all nodes.
+    /// Returns what site storage lacks, on all nodes; without what has a temporary name, or is below one.
     pub fn unsaved(&self) -> FsResult<Unsaved> {
         let (mut files, mut failing) = (HashMap::new(), BTreeSet::new());
+        let mut temporary = HashSet::new();
         let mut take = |dirty: &Dirty| {
+            if dirty.is_temporary {
+                temporary.insert(dirty.ino);
+                return;
+            }
             *files.entry(dirty.ino).or_insert(0) += dirty.bytes;
             failing.extend((!dirty.why.is_empty()).then(|| dirty.why.clone()));
         };
@@ -126,7 +131,10 @@ impl Site {
         )?;
         let unsent = self.ask_unsent(0, 0)?;
         unsent.iter().for_each(take);
-        let unsent = unsent.into_iter().map(|dirty| (dirty.ino, dirty.why)).collect();
+        // Nodes with content of a file do not know its name, and mounts do not look: its home does.
+        files.retain(|ino, _| !temporary.contains(ino));
+        let unsent = unsent.into_iter().filter(|dirty| !temporary.contains(&dirty.ino));
+        let unsent = unsent.map(|dirty| (dirty.ino, dirty.why)).collect();
         Ok(Unsaved { files, failing, unsent })
     }
 

@@ -2,14 +2,19 @@
 //! decides; here it is only known whether to ask it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bivouac_types::{
     Attr, Contract, Errno, FsResult, FsyncPolicy, Ino, PartitionId, PartitionSettings, ReadPolicy, Rule,
     Source, WritePolicy,
 };
 use bivouac_wire::{BringRequest, FlushHereRequest, FlushTrigger, Partition, op};
+use parking_lot::Mutex;
 
 use super::Site;
+
+/// Files that one call brings to site storage at the same time: each waits for some round trips.
+const SAVED_AT_ONCE: usize = 16;
 
 impl Site {
     /// Returns the partition of a directory, if it stands in front of site storage; it is asked for once in a row.
@@ -120,6 +125,45 @@ impl Site {
         let attr = look()?;
         // Directories come with what is in them.
         if attr.is_dir() { Ok(()) } else { self.save(attr.ino, FlushTrigger::Close) }
+    }
+
+    /// Returns whether anything in a directory goes to site storage when it is closed.
+    pub(crate) fn goes_at_close(&self, dir: Ino) -> FsResult<bool> {
+        let Some(bound) = self.homes.bound(dir)? else { return Ok(false) };
+        let settings = &self.partitions.refreshed(bound)?.settings;
+        Ok(writes(settings, |policy| matches!(policy, WritePolicy::OnClose | WritePolicy::Through)))
+    }
+
+    /// Brings files to site storage as their closes do, several at the same time. After an error the others are
+    /// brought, too.
+    ///
+    /// # Errors
+    /// That of the first file that is not there.
+    pub(crate) fn save_each(&self, inos: &[Ino]) -> FsResult<()> {
+        let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
+        let work = || {
+            while let Some(ino) = inos.get(next.fetch_add(1, Ordering::Relaxed)) {
+                match self.save(*ino, FlushTrigger::Close) {
+                    // Removed meanwhile.
+                    Err(error) if error.errno() == Errno::ENOENT => {}
+                    Err(error) => {
+                        failed.lock().get_or_insert(error);
+                    }
+                    Ok(()) => {}
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..inos.len().min(SAVED_AT_ONCE) {
+                // This thread does what others do not.
+                let thread = std::thread::Builder::new().name("save".to_owned());
+                if let Err(error) = thread.spawn_scoped(scope, work) {
+                    log::warn!(why:% = error; "files are brought to site storage by fewer threads");
+                }
+            }
+            work();
+        });
+        failed.into_inner().map_or(Ok(()), Err)
     }
 
     /// Brings a file that was synced to site storage if its policy says so.

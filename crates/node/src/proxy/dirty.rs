@@ -64,18 +64,20 @@ impl Node {
             let file: SiteFile = decode(value, "site storage", ino)?;
             // One without a name goes nowhere.
             let has_name = self.inode(ino).is_ok_and(|inode| inode.attr.nlink > 0);
-            return Ok((file.is_unsaved() && has_name).then(|| Dirty {
-                ino,
-                bytes: 0,
-                why: self.proxy.failing.reason(ino),
-            }));
+            if !file.is_unsaved() || !has_name {
+                return Ok(None);
+            }
+            let is_temporary = self.is_temporary(&file)?;
+            let why = if is_temporary { String::new() } else { self.proxy.failing.reason(ino) };
+            return Ok(Some(Dirty { ino, bytes: 0, why, is_temporary }));
         }
         let Some((ino, target, _)) = marks_of_key(key).filter(|_| key.first() == Some(&b'Q')) else {
             return Ok(None);
         };
         let stripes = read_marks(Some(value), ino)?.unsaved();
         let stripe = self.stripe_of(ino, target)?;
-        Ok((stripes > 0).then(|| Dirty { ino, bytes: stripes * stripe, why: self.proxy.failing.reason(ino) }))
+        let why = || self.proxy.failing.reason(ino);
+        Ok((stripes > 0).then(|| Dirty { ino, bytes: stripes * stripe, why: why(), is_temporary: false }))
     }
 
     /// Returns the names that were seen at site storage in a directory.

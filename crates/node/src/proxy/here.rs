@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bivouac_source::join_path;
-use bivouac_types::{Errno, FsError, FsResult, Ino, Name, PartitionSettings, WritePolicy};
+use bivouac_types::{Errno, FsError, FsResult, Ino, Name, PartitionSettings, WritePolicy, is_temporary_name};
 use bivouac_wire::{
     EntryName, FindPlaceRequest, FlushHereRequest, FlushRequest, FlushState, FlushTrigger, SitePlace,
     SiteVersion, op,
@@ -15,7 +15,7 @@ use crate::namespace::decode;
 use crate::node::Node;
 use crate::peers::StepContext;
 use crate::proxy_state::FlushJob;
-use crate::record::{seen_by_key, seen_key};
+use crate::record::{SiteFile, seen_by_key, seen_key};
 
 /// Depth at which a walk to the root is taken for a cycle, which is damage.
 const DEPTH_MAX: usize = 100_000;
@@ -31,7 +31,12 @@ impl Node {
             return Ok(FlushState { done: true, job: 0, moved: 0, version: None, lost: Vec::new() });
         }
         self.run_job((ino, job), wait, move |node, job| {
-            let outcome = node.flush_where_it_belongs(ino, job);
+            let outcome = node.flush_where_it_belongs(ino, job).and_then(|flushed| match flushed {
+                Some(flushed) => Ok(flushed),
+                // It goes when it gets another name, and nobody waits for that.
+                None if is_asked_by_client(occasion) => Ok(job.ended()),
+                None => Err(FsError::with(Errno::EBUSY, "it has a temporary name, which no source gets")),
+            });
             node.proxy.failing.note(ino, &outcome);
             outcome
         })
@@ -113,24 +118,51 @@ impl Node {
         Ok(SitePlace { path, dir, name: file.name, seen, by })
     }
 
-    fn flush_where_it_belongs(&self, ino: Ino, job: &FlushJob) -> FsResult<FlushState> {
-        let mut names = self.names_that_lead_to(ino)?;
-        // Each name is a file of its own there, and the content is where the last one is.
-        while let Some((dir, name)) = names.pop() {
-            let flushed = self.flush_as(ino, dir, &name, job)?;
-            if names.is_empty() {
-                return Ok(flushed);
-            }
+    /// Flushes a file under each of its names; `None` if it has none but temporary ones, or is below one.
+    fn flush_where_it_belongs(&self, ino: Ino, job: &FlushJob) -> FsResult<Option<FlushState>> {
+        let names = self.names_that_lead_to(ino)?;
+        if names.is_empty() {
+            return Err(nameless(ino));
         }
-        Err(nameless(ino))
+        // Each name is a file of its own there, and the content is where the last one is.
+        names
+            .into_iter()
+            .rev()
+            .try_fold(None, |before, (dir, name)| Ok(self.flush_as(ino, dir, &name, job)?.or(before)))
     }
 
-    fn flush_as(&self, ino: Ino, dir: Ino, name: &Name, job: &FlushJob) -> FsResult<FlushState> {
-        let parent = self.dir_at_site(dir, 0)?;
+    fn flush_as(&self, ino: Ino, dir: Ino, name: &Name, job: &FlushJob) -> FsResult<Option<FlushState>> {
+        if is_temporary_name(name.as_bytes()) {
+            return Ok(None);
+        }
+        let Some(parent) = self.dir_at_site(dir, 0)? else { return Ok(None) };
         let seen = self.place_at_site(dir, name.as_bytes())?.seen;
         let path = join_path(&parent, name.as_bytes());
         let request = FlushRequest { ino, dir, path, seen, force: false, open: false, job: 0 };
-        self.flush_now(&request, job)
+        self.flush_now(&request, job).map(Some)
+    }
+
+    /// Returns whether a file or directory goes to no source, because of its latest name or that of a directory above.
+    pub(super) fn is_temporary(&self, file: &SiteFile) -> FsResult<bool> {
+        if is_temporary_name(&file.name) {
+            return Ok(true);
+        }
+        let mut dir = file.dir;
+        for _ in 0..DEPTH_MAX {
+            let place = match self.place_at_site(dir, b"") {
+                // Nothing leads to it.
+                Err(error) if error.errno() == Errno::ENOENT => return Ok(false),
+                place => place?,
+            };
+            if place.path.is_some() {
+                return Ok(false);
+            }
+            if is_temporary_name(&place.name) {
+                return Ok(true);
+            }
+            dir = place.dir;
+        }
+        Ok(false)
     }
 
     /// Returns whether a name leads to an inode. Of as many names as it has each does; of others only the entry says
@@ -180,16 +212,21 @@ impl Node {
         }
     }
 
-    /// Returns the path of a directory at site storage, which has it afterwards.
-    fn dir_at_site(&self, dir: Ino, depth: usize) -> FsResult<Vec<u8>> {
+    /// Returns the path of a directory at site storage, which has it afterwards; `None` if its name or one above is
+    /// temporary.
+    fn dir_at_site(&self, dir: Ino, depth: usize) -> FsResult<Option<Vec<u8>>> {
         if depth > DEPTH_MAX.min(1000) {
             return Err(nameless(dir));
         }
         let place = self.place_at_site(dir, b"")?;
         if let Some(path) = place.path {
-            return Ok(path);
+            return Ok(Some(path));
         }
-        let path = join_path(&self.dir_at_site(place.dir, depth + 1)?, &place.name);
+        if is_temporary_name(&place.name) {
+            return Ok(None);
+        }
+        let Some(parent) = self.dir_at_site(place.dir, depth + 1)? else { return Ok(None) };
+        let path = join_path(&parent, &place.name);
         let (seen, force, open) = (None, false, true);
         let mut request = FlushRequest { ino: dir, dir: place.dir, path, seen, force, open, job: 0 };
         loop {
@@ -208,6 +245,11 @@ impl Node {
             return self.dir_at_site(dir, depth + 1);
         }
     }
+}
+
+/// Returns whether a client waits for the outcome of a flush on this occasion.
+fn is_asked_by_client(occasion: FlushTrigger) -> bool {
+    matches!(occasion, FlushTrigger::Close | FlushTrigger::Write | FlushTrigger::Sync)
 }
 
 fn has_write_rules(settings: &PartitionSettings) -> bool {

@@ -131,6 +131,8 @@ owned! {
         bytes: u64,
         /// Reason why it could not be flushed the last time, as far as this node knows; empty otherwise.
         why: String,
+        /// True from the home of what has a temporary name, or is below one: it goes nowhere, whatever nodes have of it.
+        is_temporary: bool,
     }
     /// A page of what site storage lacks.
     DirtyPage {
