@@ -140,7 +140,10 @@ impl Node {
         }
         let (target, node) = self.look_up_anywhere(ctx, new_parent, &wanted.new_name)?;
         let exchange = request.flags & EXCHANGE != 0;
-        if exchange && target.ok_or(Errno::ENOENT)?.kind == mode::DIR {
+        if exchange && let Some(dir) = Some(target.ok_or(Errno::ENOENT)?).filter(|dir| dir.kind == mode::DIR)
+        {
+            // Before anything is moved: the way back would have it forget what its source has.
+            self.check_movable(dir.ino)?;
             self.check_no_loop(ctx, target, parent)?;
         }
         if let Some(expected) = request.expect {
