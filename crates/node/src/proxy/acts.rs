@@ -58,6 +58,7 @@ impl Node {
         if let Some(put) = act.put.as_ref().filter(|_| self.changes_there(act.partition)) {
             version = as_put(version, put);
         }
+        self.proxy.placements.note(ino, self.clock.now());
         let (name, origin) =
             (split_path(&act.path).1, Origin { path: act.path.clone(), seen: to_wire(version) });
         // Before the note goes: a kill in between has all of this done once more.

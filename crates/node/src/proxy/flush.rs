@@ -557,6 +557,7 @@ impl Flush<'_> {
     /// Records that it has taken its place. The first `whole` bytes are there, unless the file was truncated meanwhile.
     fn placed(&mut self, kept: PutOutcome, whole: Option<u64>) -> FsResult<PutOutcome> {
         let (path, seen) = (self.request.path.clone(), to_wire(kept.version.clone()));
+        self.node.proxy.placements.note(self.request.ino, self.node.clock.now());
         self.file.origin = Some(Origin { path, seen });
         let (mut limit, mut known) = (self.file.limit, self.known);
         self.update(false, |file, now| {

@@ -158,7 +158,7 @@ impl Node {
                 Ok(true)
             }
             Some(dentry) if dentry.kind == mode::FILE && entry.meta.is_file() => {
-                let is_renewed = self.renew_entry(dentry, join_path(path, &entry.name), now)?;
+                let is_renewed = self.renew_entry(dentry, join_path(path, &entry.name), (now, asked))?;
                 Ok(take_attrs(dentry)? && is_renewed)
             }
             // What was in the directory has gone there with it.
@@ -209,8 +209,14 @@ impl Node {
         }
     }
 
-    /// Renews a file that is another one there. Returns true if it is so here as well now.
-    fn renew_entry(&self, dentry: Dentry, path: Vec<u8>, seen: SiteVersion) -> FsResult<bool> {
+    /// Renews a file that a listing shows as another one there, after `asked`. Returns true if it is so here as well
+    /// now.
+    fn renew_entry(
+        &self,
+        dentry: Dentry,
+        path: Vec<u8>,
+        (seen, asked): (SiteVersion, Timestamp),
+    ) -> FsResult<bool> {
         let ino = dentry.ino;
         if self.map.home(ino) != Some(self.id) {
             // Its own home does that when it is opened.
@@ -221,6 +227,11 @@ impl Node {
         };
         if origin.seen == seen {
             return Ok(true);
+        }
+        // The listing may show what was there before it was put: taken for the newer one, that would make the next
+        // flush, or deletion, a conflict with ourselves. Looked at only now, behind the version that is compared.
+        if self.proxy.placements.is_newer(ino, asked) {
+            return Ok(false);
         }
         self.renew(ino, &origin, Origin { path, seen })?;
         Ok(true)

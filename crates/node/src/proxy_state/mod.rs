@@ -7,6 +7,7 @@ mod flush_failures;
 mod flush_jobs;
 mod flush_queue;
 mod link_access;
+mod placements;
 mod relists;
 mod sites;
 mod stale;
@@ -23,6 +24,7 @@ use deletions::DeletionQueue;
 use fence::ChangesFence;
 use flush_failures::FlushFailures;
 use flush_queue::FlushQueue;
+use placements::RecentPlacements;
 use stale::SuspectOrigins;
 use stripe_use::StripeUse;
 
@@ -67,6 +69,7 @@ pub struct Proxy {
     /// Files that are looked at there.
     pub looking: AtomicUsize,
     pub failing: FlushFailures,
+    pub placements: RecentPlacements,
     pub stale: SuspectOrigins,
 }
 
@@ -74,7 +77,7 @@ impl Default for Proxy {
     fn default() -> Proxy {
         let (sites, uses, fence, bringing, brought, listing, listed) = Default::default();
         let (flusher, mirror, looking, failing, stale) = Default::default();
-        let (ahead, relists) = Default::default();
+        let (ahead, relists, placements) = Default::default();
         let [jobs, owning] = [(); 2].map(|()| Mutex::new(rank::FLUSH_JOBS, HashMap::new()));
         Proxy {
             sites,
@@ -91,6 +94,7 @@ impl Default for Proxy {
             flusher,
             mirror,
             looking,
+            placements,
             failing,
             stale,
         }
