@@ -70,7 +70,12 @@ impl Tree {
         if landed.is_err() {
             self.discard_aside(&aside);
         }
-        landed
+        let landed = landed?;
+        // What has a hidden name goes to no source.
+        if let Some(copied) = self.at(&place)?.filter(Attr::is_dir) {
+            self.client()?.save_tree(&copied)?;
+        }
+        Ok(landed)
     }
 
     /// Copies to a free name, and returns what was copied.

@@ -61,7 +61,15 @@ impl Tree {
         if seen.is_none_or(|seen| seen.ino != found.ino) {
             self.may_remove(&found)?;
         }
-        self.move_name(from, to, EXCHANGE)?;
+        match self.move_name(from, to, EXCHANGE) {
+            // A directory that a source has does not get another name: it goes first.
+            Err(error) if error.errno() == Errno::EXDEV && found.is_dir() => {
+                self.discard(to, found).map_err(|stopped| stopped.error)?;
+                self.client()?.finish_removals(to.parent, &to.name)?;
+                return self.move_name(from, to, NOREPLACE).map(|()| PlacementOutcome::OnTree);
+            }
+            exchanged => exchanged?,
+        }
         // The exchange has succeeded, so the request has, whatever happens to the replaced object.
         let replaced = self.set_aside(from, found.ino);
         // What was replaced has a hidden name by now, and may take long to be removed.
@@ -151,7 +159,15 @@ impl Tree {
     /// Errors of the formation; where it is, if it has changed and something else has its name by now.
     pub fn remove_as_it_was(&self, place: &ParentAndName, ino: Ino, state: &TreeState) -> FsResult<bool> {
         let alone = self.names.of(place).lock();
-        let Some(aside) = self.set_aside(place, ino)? else { return Ok(false) };
+        let aside = match self.set_aside(place, ino) {
+            // A directory that a source has does not get another name, and is removed where it is.
+            Err(error) if error.errno() == Errno::EXDEV => {
+                drop(alone);
+                return self.remove_in_place(place, ino, state);
+            }
+            aside => aside?,
+        };
+        let Some(aside) = aside else { return Ok(false) };
         drop(alone);
         let removed = self.at(&aside).and_then(|top| match top {
             Some(top) if self.state(&top)? == *state => {
@@ -168,6 +184,18 @@ impl Tree {
                 self.give_back(&aside, place)?;
                 if matches!(error.errno(), Errno::EBUSY | Errno::ENOTEMPTY) { Ok(false) } else { Err(error) }
             }
+        }
+    }
+
+    /// Like [`Tree::remove_as_it_was`], without another name: what changes while it is removed stays.
+    fn remove_in_place(&self, place: &ParentAndName, ino: Ino, state: &TreeState) -> FsResult<bool> {
+        let Some(top) = self.at(place)?.filter(|top| top.ino == ino) else { return Ok(false) };
+        if self.state(&top)? != *state {
+            return Ok(false);
+        }
+        match self.remove_seen(place, top, state).map_err(|stopped| stopped.error) {
+            Err(error) if matches!(error.errno(), Errno::EBUSY | Errno::ENOTEMPTY) => Ok(false),
+            removed => removed.map(|()| true),
         }
     }
 

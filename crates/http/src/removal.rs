@@ -1,7 +1,7 @@
 //! Files and whole trees are removed.
 
 use bivouac_client::{Attr, DirEntry, ParentAndName};
-use bivouac_types::{Errno, ExpectedFile, FsError, FsResult};
+use bivouac_types::{Errno, ExpectedFile, FsError, FsResult, Ino};
 
 use crate::cancellation::Cancellation;
 use crate::request_path::{RequestPath, is_reserved};
@@ -42,12 +42,14 @@ struct RemovalRules<'a> {
     cancellation: Option<&'a Cancellation>,
     /// Removes only what was in the tree at its scan.
     seen: Option<&'a TreeState>,
+    /// The top of the tree, which may have another name than at its scan.
+    top: Option<Ino>,
 }
 
 impl RemovalRules<'_> {
     fn allow(&self, place: &ParentAndName, now: &Attr) -> FsResult<()> {
-        // States are without hidden names; the top has got one by now.
-        let has = |seen: &TreeState| is_reserved(&place.name) || seen.has(place.parent, &place.name, now);
+        let is_top = is_reserved(&place.name) || self.top == Some(now.ino);
+        let has = |seen: &TreeState| is_top || seen.has(place.parent, &place.name, now);
         if self.seen.is_none_or(has) { Ok(()) } else { Err(Errno::EBUSY.into()) }
     }
 }
@@ -165,7 +167,7 @@ impl Tree {
         self.remove_levels(
             place,
             top,
-            RemovalRules { asks: true, cancellation: Some(cancellation), seen: None },
+            RemovalRules { asks: true, cancellation: Some(cancellation), ..RemovalRules::default() },
         )
     }
 
@@ -174,7 +176,7 @@ impl Tree {
         self.remove_levels(place, top, RemovalRules::default())
     }
 
-    /// Removes a tree that has a hidden name, but nothing that was not seen in it before.
+    /// Removes a tree, but nothing that was not seen in it before.
     ///
     /// # Errors
     /// `EBUSY` for that; what the formation says.
@@ -184,7 +186,11 @@ impl Tree {
         top: Attr,
         seen: &TreeState,
     ) -> Result<(), RemovalError> {
-        self.remove_levels(place, top, RemovalRules { seen: Some(seen), ..RemovalRules::default() })
+        self.remove_levels(
+            place,
+            top,
+            RemovalRules { seen: Some(seen), top: Some(top.ino), ..RemovalRules::default() },
+        )
     }
 
     fn remove_levels(
