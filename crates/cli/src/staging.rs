@@ -1,14 +1,16 @@
 //! Works on jobs that copy into the formation and out of it.
 
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bivouac_client::FlushTarget;
 use bivouac_launch::mount_views::{MountView, MountViews, SharedPaths, enter_namespace_of};
 use bivouac_launch::mounts::is_dead;
 use bivouac_launch::{FormationName, FormationState, MountState, NodeLife, Signals, StateDir};
-use bivouac_stage::jobs::{JobOutcome, JobSpec, Jobs, LockedJob, RunOptions};
+use bivouac_monitor::connect;
+use bivouac_stage::jobs::{Direction, JobOutcome, JobSpec, Jobs, LockedJob, RunOptions};
 use bivouac_stage::{StageError, Totals};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
@@ -16,6 +18,7 @@ use rustix::io::retry_on_intr;
 use crate::failure::Failure;
 use crate::options::TalkArgs;
 use crate::progress::JobProgress;
+use crate::unflushed::{ANSWER_WAIT, has_sources};
 
 /// Reason why not everything was copied.
 #[derive(Debug, PartialEq, Eq)]
@@ -214,6 +217,33 @@ pub fn work(
     }
 }
 
+/// Brings directories that were copied into the formation to the source of their partition, where that is done at each
+/// close: they were made under temporary names, which no source gets.
+///
+/// # Errors
+/// Why they are not there; they are in the formation.
+pub fn save_incoming(dir: &StateDir, order: &JobSpec) -> Result<(), Failure> {
+    let state = dir.read_living()?;
+    if order.way != Direction::In || !has_sources(dir, &state) {
+        return Ok(());
+    }
+    let client = connect(dir, &state, ANSWER_WAIT)?;
+    let saved = order.transfers.iter().try_for_each(|transfer| {
+        let saved = FlushTarget::find(&client, Path::new("/"), &transfer.dst)
+            .and_then(|found| client.save_tree(&found.top.attr));
+        saved.map_err(|error| {
+            let (name, place) = (&state.name, Path::new("/").join(&transfer.dst));
+            let text = format!(
+                "{}: is in formation {name}, but not at the source of its partition: {error}; bivouac flush tries again",
+                place.display()
+            );
+            Failure::new(1, text)
+        })
+    });
+    client.leave();
+    saved
+}
+
 /// Returns how to continue an incomplete job, as text.
 pub fn way_on(formation: &FormationName, job: u64) -> String {
     format!(
@@ -268,8 +298,6 @@ fn wait_for_either(signals: &Signals, done: &UnixStream) -> Option<i32> {
 mod tests {
     use super::*;
     use bivouac_stage::Transfer;
-    use bivouac_stage::jobs::Direction;
-    use std::path::Path;
 
     fn transfer(src: &Path, dst: &Path) -> Transfer {
         Transfer { src: src.to_owned(), dst: dst.to_owned() }

@@ -252,7 +252,13 @@ impl Job<'_> {
         let begin = Instant::now();
         // Asked again: a node may have failed while the command ran.
         let mounts = living_mounts(&self.formed.dir, &self.formed.mounts);
-        let copied = copy_all(&jobs, order, &mounts, manner, &self.signals)?;
+        let copied = copy_all(&jobs, order.clone(), &mounts, manner, &self.signals)?;
+        staging::save_incoming(&self.formed.dir, &order).map_err(|failure| CopyFailure {
+            text: failure.to_string(),
+            signal: None,
+            job: None,
+            is_stopped: false,
+        })?;
         if let Some(watch) = self.watch.borrow_mut().as_mut() {
             let step = if way == Direction::In { LearnedStep::In } else { LearnedStep::Out };
             watch.saw(step, Amount { bytes: copied.bytes, files: copied.files }, begin);

@@ -18,7 +18,7 @@ use crate::options::{
 };
 use crate::progress::print_line;
 use crate::slots::{BegunSlot, awaited};
-use crate::staging::{CopySettings, UsableMounts, enter_mounts, mounts_of, way_on, work};
+use crate::staging::{CopySettings, UsableMounts, enter_mounts, mounts_of, save_incoming, way_on, work};
 use crate::table::layout;
 use crate::unflushed::has_sources;
 use crate::unsaved::drained;
@@ -248,6 +248,7 @@ impl StageSession {
         }
         match worked {
             Ok(ended) => {
+                save_incoming(&self.dir, &held.order)?;
                 drained(&self.dir, held.number)?;
                 if !json && !talk.quiet && std::io::stderr().is_terminal() {
                     errln!("{:>4} manifest {}", held.order.way.word(), ended.manifest.display());
