@@ -9,6 +9,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* Path of the directory that the calls are made in, with a slash at its end; of the formation's root if it is empty. */
+#ifndef TOP
+#define TOP ""
+#endif
+
 #define CHECK(condition)                                                                                      \
     do {                                                                                                      \
         if (!(condition)) {                                                                                   \
@@ -34,9 +39,9 @@ static void files(bivouac *fs)
     char buffer[64] = { 0 };
     struct stat st;
     errno = 77;
-    bivouac_file *file = bivouac_open(fs, "/d/a", O_RDWR | O_CREAT | O_EXCL, 0640);
+    bivouac_file *file = bivouac_open(fs, "/" TOP "d/a", O_RDWR | O_CREAT | O_EXCL, 0640);
     CHECK(file && errno == 77);
-    NOT_OPENED(bivouac_open(fs, "d/a", O_RDWR | O_CREAT | O_EXCL, 0640), EEXIST);
+    NOT_OPENED(bivouac_open(fs, TOP "d/a", O_RDWR | O_CREAT | O_EXCL, 0640), EEXIST);
     CHECK(bivouac_pwrite(file, "hello, world", 12, 3) == 12);
     CHECK(bivouac_pread(file, buffer, sizeof buffer, 0) == 15 && memcmp(buffer, "\0\0\0hello, world", 15) == 0);
     CHECK(bivouac_pread(file, buffer, 4, 15) == 0 && bivouac_pread(file, NULL, 0, 0) == 0);
@@ -47,39 +52,39 @@ static void files(bivouac *fs)
     CHECK(bivouac_fstat(file, &st) == 0 && st.st_size == 15 && st.st_mode == (S_IFREG | 0640) && st.st_nlink == 1);
     CHECK(st.st_uid == geteuid() && st.st_mtim.tv_sec > 1000000000);
     CHECK(bivouac_ftruncate(file, 5) == 0 && bivouac_fstat(file, &st) == 0 && st.st_size == 5);
-    CHECK(bivouac_truncate(fs, "d/a", 8) == 0);
+    CHECK(bivouac_truncate(fs, TOP "d/a", 8) == 0);
     CHECK(bivouac_pread(file, buffer, sizeof buffer, 0) == 8 && memcmp(buffer, "\0\0\0he\0\0\0", 8) == 0);
     CHECK(bivouac_fsync(file) == 0);
     bivouac_close(file);
 
-    file = bivouac_open(fs, "d/a", O_WRONLY | O_APPEND, 0);
+    file = bivouac_open(fs, TOP "d/a", O_WRONLY | O_APPEND, 0);
     CHECK(file && bivouac_pwrite(file, "end", 3, 0) == 3);
     REFUSED(bivouac_pread(file, buffer, 1, 0), EBADF);
     bivouac_piece piece = { 0, buffer, 1, 0 };
     REFUSED(bivouac_write_list(file, &piece, 1), EINVAL);
     bivouac_close(file);
-    file = bivouac_open(fs, "d/a", O_RDONLY, 0);
+    file = bivouac_open(fs, TOP "d/a", O_RDONLY, 0);
     CHECK(file && bivouac_pread(file, buffer, sizeof buffer, 8) == 3 && memcmp(buffer, "end", 3) == 0);
     REFUSED(bivouac_pwrite(file, "x", 1, 0), EBADF);
     REFUSED(bivouac_ftruncate(file, 0), EBADF);
     bivouac_close(file);
-    file = bivouac_open(fs, "d/a", O_RDWR | O_TRUNC, 0);
+    file = bivouac_open(fs, TOP "d/a", O_RDWR | O_TRUNC, 0);
     CHECK(file && bivouac_fstat(file, &st) == 0 && st.st_size == 0);
     bivouac_close(file);
     bivouac_close(NULL);
-    NOT_OPENED(bivouac_open(fs, "d", O_RDONLY, 0), EISDIR);
-    NOT_OPENED(bivouac_open(fs, "d/", O_RDWR | O_CREAT, 0644), EISDIR);
-    NOT_OPENED(bivouac_open(fs, "d/none", O_RDONLY, 0), ENOENT);
-    NOT_OPENED(bivouac_open(fs, "d/a/b", O_RDONLY, 0), ENOTDIR);
-    NOT_OPENED(bivouac_open(fs, "d/a", O_PATH, 0), EINVAL);
-    NOT_OPENED(bivouac_open(fs, "d/a", 3, 0), EINVAL);
+    NOT_OPENED(bivouac_open(fs, TOP "d", O_RDONLY, 0), EISDIR);
+    NOT_OPENED(bivouac_open(fs, TOP "d/", O_RDWR | O_CREAT, 0644), EISDIR);
+    NOT_OPENED(bivouac_open(fs, TOP "d/none", O_RDONLY, 0), ENOENT);
+    NOT_OPENED(bivouac_open(fs, TOP "d/a/b", O_RDONLY, 0), ENOTDIR);
+    NOT_OPENED(bivouac_open(fs, TOP "d/a", O_PATH, 0), EINVAL);
+    NOT_OPENED(bivouac_open(fs, TOP "d/a", 3, 0), EINVAL);
     NOT_OPENED(bivouac_open(fs, NULL, O_RDONLY, 0), EINVAL);
 }
 
 static void lists(bivouac *fs)
 {
     char in[3][4], out[3][4] = { "abc", "def", "ghi" };
-    bivouac_file *file = bivouac_open(fs, "list", O_RDWR | O_CREAT, 0600);
+    bivouac_file *file = bivouac_open(fs, TOP "list", O_RDWR | O_CREAT, 0600);
     bivouac_piece pieces[3];
     for (int i = 0; i < 3; i++)
         pieces[i] = (bivouac_piece){ 100000 * (2 - i), out[i], 3, 99 };
@@ -156,34 +161,39 @@ static void shown(bivouac *fs)
 static void names(bivouac *fs)
 {
     struct stat st;
-    REFUSED(bivouac_mkdir(fs, "d", 0755), EEXIST);
+    REFUSED(bivouac_mkdir(fs, TOP "d", 0755), EEXIST);
     REFUSED(bivouac_mkdir(fs, "/", 0755), EEXIST);
     REFUSED(bivouac_mkdir(fs, "none/d", 0755), ENOENT);
-    CHECK(bivouac_mkdir(fs, "d/sub/", 0700) == 0);
-    CHECK(bivouac_stat(fs, "d/sub", &st) == 0 && st.st_mode == (S_IFDIR | 0700));
-    CHECK(bivouac_stat(fs, "/", &st) == 0 && bivouac_stat(fs, "d/sub/..", &st) == 0 && st.st_nlink == 3);
+    CHECK(bivouac_mkdir(fs, TOP "d/sub/", 0700) == 0);
+    CHECK(bivouac_stat(fs, TOP "d/sub", &st) == 0 && st.st_mode == (S_IFDIR | 0700));
+    CHECK(bivouac_stat(fs, "/", &st) == 0 && bivouac_stat(fs, TOP "d/sub/..", &st) == 0 && st.st_nlink == 3);
     REFUSED(bivouac_stat(fs, "", &st), ENOENT);
-    REFUSED(bivouac_stat(fs, "d/a/", &st), ENOTDIR);
-    REFUSED(bivouac_stat(fs, "d", NULL), EINVAL);
-    CHECK(bivouac_rename(fs, "d/a", "d/sub/b") == 0);
-    REFUSED(bivouac_rename(fs, "d/a", "d/c"), ENOENT);
-    REFUSED(bivouac_rename(fs, "d/sub/b", "d/c/"), ENOTDIR);
-    REFUSED(bivouac_rename(fs, "d/sub/b/", "d/c"), ENOTDIR);
-    CHECK(bivouac_mkdir(fs, "d/e/", 0700) == 0 && bivouac_rename(fs, "d/e/", "d/f/") == 0 && bivouac_rmdir(fs, "d/f/") == 0);
-    REFUSED(bivouac_rename(fs, "d", "d/sub/d"), EINVAL);
-    REFUSED(bivouac_rename(fs, "d/sub/..", "x"), EINVAL);
-    REFUSED(bivouac_rmdir(fs, "d/sub"), ENOTEMPTY);
+    REFUSED(bivouac_stat(fs, TOP "d/a/", &st), ENOTDIR);
+    REFUSED(bivouac_stat(fs, TOP "d", NULL), EINVAL);
+    CHECK(bivouac_rename(fs, TOP "d/a", TOP "d/sub/b") == 0);
+    REFUSED(bivouac_rename(fs, TOP "d/a", TOP "d/c"), ENOENT);
+    REFUSED(bivouac_rename(fs, TOP "d/sub/b", TOP "d/c/"), ENOTDIR);
+    REFUSED(bivouac_rename(fs, TOP "d/sub/b/", TOP "d/c"), ENOTDIR);
+    /* A directory that the other side of a link has keeps its name. */
+    if (!*TOP) {
+        CHECK(bivouac_mkdir(fs, "d/e/", 0700) == 0 && bivouac_rename(fs, "d/e/", "d/f/") == 0 && bivouac_rmdir(fs, "d/f/") == 0);
+        REFUSED(bivouac_rename(fs, "d", "d/sub/d"), EINVAL);
+    } else {
+        REFUSED(bivouac_rename(fs, TOP "d/sub", TOP "d/f"), EXDEV);
+    }
+    REFUSED(bivouac_rename(fs, TOP "d/sub/..", "x"), EINVAL);
+    REFUSED(bivouac_rmdir(fs, TOP "d/sub"), ENOTEMPTY);
     REFUSED(bivouac_rmdir(fs, "/"), EBUSY);
-    REFUSED(bivouac_unlink(fs, "d/sub"), EISDIR);
-    REFUSED(bivouac_unlink(fs, "d/sub/b/"), ENOTDIR);
-    CHECK(bivouac_unlink(fs, "d/sub/b") == 0 && bivouac_rmdir(fs, "d/sub") == 0);
+    REFUSED(bivouac_unlink(fs, TOP "d/sub"), EISDIR);
+    REFUSED(bivouac_unlink(fs, TOP "d/sub/b/"), ENOTDIR);
+    CHECK(bivouac_unlink(fs, TOP "d/sub/b") == 0 && bivouac_rmdir(fs, TOP "d/sub") == 0);
     /* Links that the test made through the mount: d/link to ../list, d/loop to itself, d/out to /etc. */
-    CHECK(bivouac_lstat(fs, "d/link", &st) == 0 && S_ISLNK(st.st_mode));
-    CHECK(bivouac_stat(fs, "d/link", &st) == 0 && S_ISREG(st.st_mode));
-    REFUSED(bivouac_stat(fs, "d/loop", &st), ELOOP);
-    REFUSED(bivouac_stat(fs, "d/out/passwd", &st), EXDEV);
-    NOT_OPENED(bivouac_open(fs, "d/link", O_RDONLY | O_NOFOLLOW, 0), ELOOP);
-    bivouac_file *file = bivouac_open(fs, "d/link", O_RDONLY, 0);
+    CHECK(bivouac_lstat(fs, TOP "d/link", &st) == 0 && S_ISLNK(st.st_mode));
+    CHECK(bivouac_stat(fs, TOP "d/link", &st) == 0 && S_ISREG(st.st_mode));
+    REFUSED(bivouac_stat(fs, TOP "d/loop", &st), ELOOP);
+    REFUSED(bivouac_stat(fs, TOP "d/out/passwd", &st), EXDEV);
+    NOT_OPENED(bivouac_open(fs, TOP "d/link", O_RDONLY | O_NOFOLLOW, 0), ELOOP);
+    bivouac_file *file = bivouac_open(fs, TOP "d/link", O_RDONLY, 0);
     CHECK(file);
     bivouac_close(file);
 }
@@ -193,12 +203,12 @@ static void directories(bivouac *fs)
     char path[32];
     int seen[300] = { 0 }, count = 0;
     bivouac_entry entry;
-    CHECK(bivouac_mkdir(fs, "many", 0755) == 0);
+    CHECK(bivouac_mkdir(fs, TOP "many", 0755) == 0);
     for (int i = 0; i < 300; i++) {
-        snprintf(path, sizeof path, "many/%d", i);
+        snprintf(path, sizeof path, TOP "many/%d", i);
         bivouac_close(bivouac_open(fs, path, O_WRONLY | O_CREAT, 0644));
     }
-    bivouac_dir *directory = bivouac_opendir(fs, "many");
+    bivouac_dir *directory = bivouac_opendir(fs, TOP "many");
     CHECK(directory);
     while (bivouac_readdir(directory, &entry) == 1) {
         CHECK(entry.type == S_IFREG && entry.ino != 0);
@@ -210,7 +220,7 @@ static void directories(bivouac *fs)
         CHECK(seen[i] == 1);
     bivouac_closedir(directory);
     bivouac_closedir(NULL);
-    NOT_OPENED(bivouac_opendir(fs, "list"), ENOTDIR);
+    NOT_OPENED(bivouac_opendir(fs, TOP "list"), ENOTDIR);
 }
 
 /* What processes need of each other: bytes that one gets, locks, files by number and by a mount's descriptor. */
@@ -218,7 +228,7 @@ static void sharing(bivouac *fs, const char *mount)
 {
     char path[4096], value[256];
     struct stat st;
-    bivouac_file *file = bivouac_open(fs, "shared", O_RDWR | O_CREAT, 0600), *again, *unnamed;
+    bivouac_file *file = bivouac_open(fs, TOP "shared", O_RDWR | O_CREAT, 0600), *again, *unnamed;
     CHECK(file && bivouac_claim(file, 100) == 0 && bivouac_claim(file, 11) == 100 && bivouac_claim(file, 0) == 111);
     REFUSED(bivouac_claim(file, -1), EINVAL);
     REFUSED(bivouac_claim(file, INT64_MAX), EFBIG);
@@ -248,31 +258,31 @@ static void sharing(bivouac *fs, const char *mount)
     REFUSED(bivouac_fgetxattr(file, "user.b", value, sizeof value), ENODATA);
 
     /* S792: a contract per open. */
-    NOT_OPENED(bivouac_open_as(fs, "/as", O_CREAT | O_RDWR, 0644, "loose"), EINVAL);
+    NOT_OPENED(bivouac_open_as(fs, "/" TOP "as", O_CREAT | O_RDWR, 0644, "loose"), EINVAL);
     CHECK(strstr(bivouac_error(), "is none of coherent"));
-    NOT_OPENED(bivouac_open_as(fs, "/as", O_RDWR, 0644, "strict"), ENOENT);
-    bivouac_file *as = bivouac_open_as(fs, "/as", O_CREAT | O_EXCL | O_RDWR, 0444, "session");
+    NOT_OPENED(bivouac_open_as(fs, "/" TOP "as", O_RDWR, 0644, "strict"), ENOENT);
+    bivouac_file *as = bivouac_open_as(fs, "/" TOP "as", O_CREAT | O_EXCL | O_RDWR, 0444, "session");
     CHECK(as && bivouac_fgetxattr(as, "user.bivouac.contract", value, sizeof value) == 7 && memcmp(value, "session", 7) == 0);
     CHECK(bivouac_pwrite(as, "kept", 4, 0) == 4 && bivouac_fsync(as) == 0);
-    NOT_OPENED(bivouac_open_as(fs, "/as", O_CREAT | O_EXCL | O_RDWR, 0644, "session"), EEXIST);
+    NOT_OPENED(bivouac_open_as(fs, "/" TOP "as", O_CREAT | O_EXCL | O_RDWR, 0644, "session"), EEXIST);
     CHECK(bivouac_close(as) == 0);
-    as = bivouac_open_as(fs, "/as", O_CREAT | O_RDONLY, 0644, "strict");
+    as = bivouac_open_as(fs, "/" TOP "as", O_CREAT | O_RDONLY, 0644, "strict");
     CHECK(as && bivouac_fgetxattr(as, "user.bivouac.contract", value, sizeof value) == 6 && memcmp(value, "strict", 6) == 0);
-    NOT_OPENED(bivouac_open_as(fs, "/as", O_RDONLY, 0, "session"), EBUSY);
+    NOT_OPENED(bivouac_open_as(fs, "/" TOP "as", O_RDONLY, 0, "session"), EBUSY);
     CHECK(bivouac_pread(as, value, sizeof value, 0) == 4 && memcmp(value, "kept", 4) == 0 && bivouac_close(as) == 0);
-    as = bivouac_open_as(fs, "/as", O_RDONLY, 0, "partition");
+    as = bivouac_open_as(fs, "/" TOP "as", O_RDONLY, 0, "partition");
     CHECK(as && bivouac_fgetxattr(as, "user.bivouac.contract", value, sizeof value) == 18);
     CHECK(bivouac_pread(as, value, sizeof value, 0) == 4 && bivouac_close(as) == 0);
     /* S752, S754: it is open for what was asked for. */
-    as = bivouac_open_as(fs, "/as", O_RDWR, 0, "coherent");
+    as = bivouac_open_as(fs, "/" TOP "as", O_RDWR, 0, "coherent");
     CHECK(as && bivouac_pwrite(as, "K", 1, 0) == 1);
     REFUSED(bivouac_fsetxattr(as, "user.bivouac.contract", "laminated", 9, 0), EBUSY);
     CHECK(bivouac_close(as) == 0);
-    as = bivouac_open_as(fs, "/as", O_RDONLY, 0, "laminated");
+    as = bivouac_open_as(fs, "/" TOP "as", O_RDONLY, 0, "laminated");
     CHECK(as && bivouac_pread(as, value, sizeof value, 0) == 4 && memcmp(value, "Kept", 4) == 0);
-    NOT_OPENED(bivouac_open_as(fs, "/as", O_RDWR, 0, "laminated"), EROFS);
+    NOT_OPENED(bivouac_open_as(fs, "/" TOP "as", O_RDWR, 0, "laminated"), EROFS);
     CHECK(bivouac_close(as) == 0);
-    CHECK(bivouac_unlink(fs, "/as") == 0);
+    CHECK(bivouac_unlink(fs, "/" TOP "as") == 0);
 
     uint32_t targets[64] = { 99 };
     ssize_t here = bivouac_targets_here(file, targets, 64);
@@ -287,7 +297,7 @@ static void sharing(bivouac *fs, const char *mount)
     REFUSED(bivouac_traffic_so_far(NULL, sizeof after), EINVAL);
     REFUSED(bivouac_traffic_so_far(&after, 8), EINVAL);
 
-    CHECK(bivouac_stat(fs, "/", &st) == 0);
+    CHECK(bivouac_stat(fs, "/" TOP, &st) == 0);
     unnamed = bivouac_open_unnamed(fs, st.st_ino, 0600);
     CHECK(unnamed && bivouac_fstat(unnamed, &st) == 0 && st.st_nlink == 0 && bivouac_claim(unnamed, 1LL << 50) == 0);
     again = bivouac_open_number(fs, st.st_ino, O_RDWR);
@@ -296,7 +306,7 @@ static void sharing(bivouac *fs, const char *mount)
     bivouac_close(again);
     NOT_OPENED(bivouac_open_number(fs, st.st_ino, O_RDWR), ENOENT);
 
-    snprintf(path, sizeof path, "%s/shared", mount);
+    snprintf(path, sizeof path, "%s/" TOP "shared", mount);
     int fd = open(path, O_RDONLY), alien = open("/etc/hostname", O_RDONLY);
     NOT_OPENED(bivouac_connect_descriptor(alien), ENOTTY);
     NOT_OPENED(bivouac_open_descriptor(fs, alien), ENOTTY);
@@ -321,7 +331,7 @@ static void children(bivouac *fs, const char *where)
 {
     char buffer[8];
     int status;
-    bivouac_file *file = bivouac_open(fs, "list", O_RDWR, 0);
+    bivouac_file *file = bivouac_open(fs, TOP "list", O_RDWR, 0);
     CHECK(file && bivouac_pread(file, buffer, 3, 0) == 3);
     pid_t child = fork();
     CHECK(child >= 0);
@@ -330,7 +340,7 @@ static void children(bivouac *fs, const char *where)
         bivouac_close(file);
         bivouac *own = bivouac_connect(where, 0);
         CHECK(own);
-        file = bivouac_open(own, "list", O_RDWR, 0);
+        file = bivouac_open(own, TOP "list", O_RDWR, 0);
         CHECK(file && bivouac_pwrite(file, "child", 5, 0) == 5);
         bivouac_close(file);
         bivouac_disconnect(own);

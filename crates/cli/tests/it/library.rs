@@ -16,7 +16,7 @@ fn library_dir() -> PathBuf {
 }
 
 /// Builds a program; `None` without a compiler.
-fn build(source: &str, dir: &Path, more: &[&str]) -> Option<PathBuf> {
+pub fn build(source: &str, dir: &Path, more: &[&str]) -> Option<PathBuf> {
     let program = dir.join("program");
     let mut command = Command::new("cc");
     command.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-pthread", "-o"]).arg(&program);
@@ -29,19 +29,19 @@ fn build(source: &str, dir: &Path, more: &[&str]) -> Option<PathBuf> {
     Some(program)
 }
 
-fn shared() -> Vec<String> {
+pub fn shared() -> Vec<String> {
     let dir = library_dir().display().to_string();
     vec![format!("-L{dir}"), "-lbivouac".into(), format!("-Wl,-rpath,{dir}")]
 }
 
 /// A program beside the library that it was built with: what runs tests may prefer one of an earlier build.
-fn program(path: PathBuf) -> Command {
+pub fn program(path: PathBuf) -> Command {
     let mut command = Command::new(path);
     command.env_remove("LD_LIBRARY_PATH");
     command
 }
 
-fn succeed(output: &Output) -> String {
+pub fn succeed(output: &Output) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {errors}", output.status);
     String::from_utf8_lossy(&output.stdout).into_owned()

@@ -36,6 +36,7 @@ mod large;
 mod library;
 mod lifecycle;
 mod linked;
+mod linked_clients;
 mod linked_ways;
 mod locks;
 mod logged;

@@ -1,7 +1,7 @@
 //! The preload: unchanged programs on real formations, with it and without it.
 
 mod leases;
-mod programs;
+pub mod programs;
 mod tools;
 mod while_running;
 
