@@ -28,11 +28,8 @@ use crate::stream::read_some;
 use crate::usage::KeyUsage;
 use crate::workers::Workers;
 
-/// Connections, at most, and those that have not proven that they know a key.
-const STREAMS_MAX: usize = 1024;
+/// Connections that have not proven that they know a key, at most.
 const HANDSHAKES_MAX: usize = 64;
-/// Connections with one key, at most: others find room beside them.
-const KEY_STREAMS_MAX: u64 = 256;
 /// Requests of one stream that are carried out at the same time, at most.
 const REQUESTS_MAX: usize = 32;
 /// Content of one stream, and of all, that is held at the same time, in bytes.
@@ -46,6 +43,22 @@ const TRANSFER_WAIT: Duration = Duration::from_secs(60);
 const PAST_LEN: usize = 64 << 10;
 /// Keys with figures, at most.
 const USAGES_MAX: usize = 4096;
+
+/// Upper limits of the connections of a gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// All of them.
+    pub all: usize,
+    /// Those with one key: others find room beside them. The processes that use the key share them evenly, so this is
+    /// also how many there may be.
+    pub per_key: usize,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> ConnectionLimits {
+        ConnectionLimits { all: 4096, per_key: 1024 }
+    }
+}
 
 /// The rights of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -110,6 +123,8 @@ pub struct GatewayOptions {
     pub owner: (u32, u32),
     /// Keys and links.
     pub keys: Arc<dyn KeyTable>,
+    /// Connections, at most.
+    pub limits: ConnectionLimits,
 }
 
 /// A gateway.
@@ -216,7 +231,7 @@ impl Gateway {
 
     fn admit(self: &Arc<Self>, socket: TcpStream) {
         let is_much = self.handshakes.load(Ordering::Relaxed) >= HANDSHAKES_MAX
-            || self.streams.load(Ordering::Relaxed) >= STREAMS_MAX;
+            || self.streams.load(Ordering::Relaxed) >= self.options.limits.all;
         if is_much {
             log::warn!("a link is refused: there are too many connections");
             return;
@@ -255,12 +270,13 @@ impl Gateway {
         Arc::clone(usages.entry(key.to_owned()).or_default())
     }
 
-    /// Returns the gateway and the rights of a key.
-    fn welcome(&self, grant: &Grant) -> Welcome {
+    /// Returns the gateway, the rights of a key, and how many connections a process may have with it.
+    fn welcome(&self, grant: &Grant, streams: usize) -> Welcome {
         let GatewayOptions { formation, name, owner: (uid, gid), .. } = &self.options;
         let Grant { path, read_only, expires } = grant.clone();
         let (formation, name, uid, gid) = (*formation, name.clone(), *uid, *gid);
-        Welcome { version: VERSION, formation, name, path, read_only, expires, uid, gid }
+        let streams = u32::try_from(streams).unwrap_or(u32::MAX);
+        Welcome { version: VERSION, formation, name, path, read_only, expires, uid, gid, streams }
     }
 
     /// Returns the figures of all keys that were used.
@@ -274,10 +290,14 @@ impl Gateway {
         self.streams.fetch_add(1, Ordering::Relaxed);
         let _counted = Counted(&self.streams);
         let usage = self.usage(&key);
-        if usage.streams.fetch_add(1, Ordering::Relaxed) >= KEY_STREAMS_MAX {
-            usage.streams.fetch_sub(1, Ordering::Relaxed);
-            log::warn!("a link is refused: there are too many connections with key {key}");
-            return;
+        if usage.streams.fetch_add(1, Ordering::Relaxed) >= self.options.limits.per_key as u64 {
+            // Another process has more than one, of which one makes room. What that was asked for is sent again.
+            let Some(surplus) = self.sessions.surplus(&key) else {
+                usage.streams.fetch_sub(1, Ordering::Relaxed);
+                log::warn!("a link is refused: there are too many connections with key {key}");
+                return;
+            };
+            surplus.end();
         }
         let end = writer.end();
         let connection = Arc::new(Connection {
@@ -400,7 +420,9 @@ impl Connection {
     /// Answers the gateway's own formation.
     fn answer_own(&self, request: &Request) -> SourceResult<Answer> {
         match request {
-            Request::Join { .. } => Ok((self.gateway.welcome(&Grant::default()).to_bytes(), Vec::new())),
+            Request::Join { .. } => {
+                Ok((self.gateway.welcome(&Grant::default(), usize::MAX).to_bytes(), Vec::new()))
+            }
             Request::Figures {} => Ok((self.gateway.figures().to_bytes(), Vec::new())),
             _ => Err(SourceError::new(Cause::Denied, "the formation's own key opens nothing")),
         }
@@ -452,8 +474,9 @@ impl Connection {
         })?;
         let ended = self.gateway.sessions.join((self.key.as_str(), formation), session, self);
         ended.iter().for_each(|connection| connection.end());
+        let share = (options.limits.per_key / self.gateway.sessions.processes(&self.key).max(1)).max(1);
         *self.asker.lock() = Some(formation);
-        Ok((self.gateway.welcome(grant).to_bytes(), Vec::new()))
+        Ok((self.gateway.welcome(grant, share).to_bytes(), Vec::new()))
     }
 
     /// Follows the links of this formation that are seen through the key.

@@ -24,7 +24,7 @@ mod usage;
 mod validate;
 mod workers;
 
-pub use gateway::{Gateway, GatewayOptions, Grant, KeyTable, MountPlace, OutgoingLink};
+pub use gateway::{ConnectionLimits, Gateway, GatewayOptions, Grant, KeyTable, MountPlace, OutgoingLink};
 pub use key::{LinkKey, OWN_KEY_ID, key_id_of, key_number};
 pub use protocol::{KeyFigures, Usage, VERSION};
 pub use source::{FarSide, LinkFigures, LinkSource, LinkTarget, asker_of};

@@ -10,7 +10,7 @@ use bivouac_types::FormationId;
 use bivouac_wire::{Decode, DecodeError, Encode, Reader, codec_enum, codec_struct};
 
 /// Version of these messages, the first field of the first one.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Length of a head, in bytes.
 pub const HEAD_LEN: usize = 16;
 /// Upper limit of a body, in bytes, but of a listing.
@@ -460,8 +460,10 @@ pub struct Welcome {
     pub uid: u32,
     /// See `uid`.
     pub gid: u32,
+    /// Connections that a process may have, at least one: those of a key are shared evenly.
+    pub streams: u32,
 }
-codec_struct!(Welcome { version, formation, name, path, read_only, expires, uid, gid });
+codec_struct!(Welcome { version, formation, name, path, read_only, expires, uid, gid, streams });
 
 /// Figures of one key at a gateway, since the gateway was started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

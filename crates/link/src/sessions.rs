@@ -51,6 +51,22 @@ impl<C> Sessions<C> {
         ended.into_iter().filter_map(|(_, ended)| ended.upgrade()).collect()
     }
 
+    /// Returns the number of processes that have connections with a key.
+    pub fn processes(&self, key: &str) -> usize {
+        self.0.lock().keys().filter(|(used, ..)| used == key).count()
+    }
+
+    /// Removes the latest connection of the process that has the most with a key, and returns it; `None` if none has
+    /// more than one.
+    pub fn surplus(&self, key: &str) -> Option<Arc<C>> {
+        let mut all = self.0.lock();
+        let of_key = all.iter_mut().filter(|((used, ..), _)| used == key).map(|(_, process)| process);
+        let most = of_key.max_by_key(|process| process.connections.len());
+        let most = most.filter(|process| process.connections.len() > 1)?;
+        let latest = most.connections.iter().enumerate().max_by_key(|(_, (number, _))| *number)?.0;
+        most.connections.remove(latest).1.upgrade()
+    }
+
     /// Removes a connection that has ended.
     pub fn leave(&self, connection: &Arc<C>) {
         let gone = Arc::as_ptr(connection);
@@ -67,6 +83,25 @@ mod tests {
 
     fn session(process: u64, number: u32, others: &[u32]) -> Session {
         Session { asker: 1, process, number, others: others.to_vec() }
+    }
+
+    #[test]
+    fn the_latest_connection_of_who_has_most_makes_room() {
+        let sessions = Sessions::default();
+        let connections: Vec<Arc<u32>> = (0..4).map(Arc::new).collect();
+        let join = |asker: u64, number: u32, others: &[u32], at: usize| {
+            let session = Session { asker, process: asker, number, others: others.to_vec() };
+            sessions.join(("key", FormationId([1; 16])), &session, &connections[at]);
+        };
+        join(1, 1, &[], 0);
+        join(2, 1, &[], 1);
+        assert_eq!((sessions.processes("key"), sessions.surplus("key")), (2, None));
+        join(2, 3, &[1, 2], 2);
+        join(2, 2, &[1, 3], 3);
+        assert_eq!(sessions.surplus("other"), None);
+        assert_eq!(sessions.surplus("key").as_deref(), Some(&2));
+        assert_eq!(sessions.surplus("key").as_deref(), Some(&3));
+        assert_eq!(sessions.surplus("key"), None, "each has one");
     }
 
     #[test]

@@ -141,6 +141,8 @@ struct Connections {
     last_error: Option<(SystemTime, String)>,
     last_reply: Option<Instant>,
     welcome: Option<(FarSide, OwnerSwap)>,
+    /// Connections that the gateway grants this process, as of the latest answer; 0 before the first one.
+    granted: usize,
     /// Since when there is no connection, and why.
     down: Option<Down>,
     /// The last question was not answered, although there was a connection.
@@ -151,7 +153,12 @@ struct Connections {
 impl Connections {
     /// Returns whether there is any connection.
     fn is_connected(&self) -> bool {
-        self.streams.iter().flatten().any(|stream| stream.is_alive())
+        self.count() > 0
+    }
+
+    /// Returns how many there are that have not ended.
+    fn count(&self) -> usize {
+        self.streams.iter().flatten().filter(|stream| stream.is_alive()).count()
     }
 
     /// Returns the numbers of all that are used or being made.
@@ -744,6 +751,7 @@ impl GatewayConnections {
         loop {
             let alive = |slot: &Option<Arc<Stream>>| slot.as_ref().is_some_and(|stream| stream.is_alive());
             let of_kind = if is_bulk { 1..BULK_STREAMS + 1 } else { 0..1 };
+            let granted = state.granted.max(1);
             let ready = state.streams.get(of_kind.clone()).unwrap_or_default();
             let best = ready.iter().filter(|slot| alive(slot)).flatten().min_by_key(|one| one.under_way());
             let best =
@@ -757,6 +765,7 @@ impl GatewayConnections {
                 let is_missing = |at: &usize| !state.streams.get(*at).is_some_and(alive);
                 // The first one of all tells whether the gateway takes us.
                 let missing = match best {
+                    Some(_) if state.count() >= granted => None,
                     Some(_) => of_kind.into_iter().find(is_missing),
                     None => (0..=BULK_STREAMS).find(is_missing),
                 };
@@ -813,7 +822,8 @@ impl GatewayConnections {
         let outcome = self.connect(number, others);
         let mut state = self.state.lock();
         let pause = match outcome {
-            Ok((stream, far, owners)) => {
+            Ok((stream, far, owners, granted)) => {
+                state.granted = granted;
                 state.unfenced.retain(|ended| !stream.fences(*ended));
                 if let Some(slot) = state.streams.get_mut(at) {
                     *slot = Some(Arc::new(stream));
@@ -857,7 +867,7 @@ impl GatewayConnections {
         &self,
         number: u32,
         others: Vec<u32>,
-    ) -> Result<(Stream, FarSide, OwnerSwap), (SourceError, bool)> {
+    ) -> Result<(Stream, FarSide, OwnerSwap, usize), (SourceError, bool)> {
         let LinkTarget { address, key, formation, owner, asker, .. } = &self.target;
         let auth = Auth { formation: self.number, secret: Secret::new(*key.secret()), is_secure: true };
         let identity = Identity { auth, client: ClientId(0), lane: LaneKind::Client, epoch: 0 };
@@ -889,7 +899,8 @@ impl GatewayConnections {
             read_only: welcome.read_only,
             expires: welcome.expires,
         };
-        Ok((stream, far, OwnerSwap { here: *owner, far: (welcome.uid, welcome.gid) }))
+        let owners = OwnerSwap { here: *owner, far: (welcome.uid, welcome.gid) };
+        Ok((stream, far, owners, welcome.streams as usize))
     }
 
     fn explained(&self, error: &NetError) -> (SourceError, bool) {

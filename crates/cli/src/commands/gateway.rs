@@ -9,7 +9,9 @@ use bivouac_client::Member;
 use bivouac_http::keys::{self, CachedKeys};
 use bivouac_launch::handover::FromNode;
 use bivouac_launch::{Environment, HttpHandover, LaunchError, StateDir, raise_descriptor_limit};
-use bivouac_link::{Gateway, GatewayOptions, Grant, KeyTable, LinkKey, LinkTarget, MountPlace, OutgoingLink};
+use bivouac_link::{
+    ConnectionLimits, Gateway, GatewayOptions, Grant, KeyTable, LinkKey, LinkTarget, MountPlace, OutgoingLink,
+};
 use bivouac_source::{Cause, SourceError, SourceResult};
 use bivouac_types::{FormationId, FsError, NodeId, Site};
 use parking_lot::Mutex;
@@ -60,7 +62,8 @@ fn open(here: &Environment, dir: &StateDir) -> Result<(Arc<Gateway>, Arc<Member>
         links: Mutex::default(),
     };
     let name = state.name.to_string();
-    Ok((Gateway::new(GatewayOptions { formation, name, owner, keys: Arc::new(keys) }), member))
+    let limits = ConnectionLimits::default();
+    Ok((Gateway::new(GatewayOptions { formation, name, owner, keys: Arc::new(keys), limits }), member))
 }
 
 /// Keys and links of a formation.

@@ -59,7 +59,7 @@ fn skip_request(reader: &mut SealedReader) -> Option<[u8; 4]> {
 fn welcome() -> (u8, Vec<u8>, Vec<u8>) {
     let mut body = 1_u16.to_le_bytes().to_vec();
     body.extend_from_slice(&[1; 16]);
-    body.extend_from_slice(&[0; 4 + 4 + 1 + 1 + 4 + 4]);
+    body.extend_from_slice(&[0; 4 + 4 + 1 + 1 + 4 + 4 + 4]);
     (0, body, Vec::new())
 }
 

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bivouac_link::{
-    Gateway, GatewayOptions, Grant, KeyTable, LinkKey, LinkSource, LinkTarget, MountPlace, OutgoingLink,
+    ConnectionLimits, Gateway, GatewayOptions, Grant, KeyTable, LinkKey, LinkSource, LinkTarget, MountPlace,
+    OutgoingLink,
 };
 use bivouac_source::SourceResult;
 use bivouac_types::FormationId;
@@ -73,11 +74,16 @@ impl Far {
     }
 
     pub fn of(formation: FormationId, dir: TempDir, path: &str) -> Far {
+        Far::limited((formation, dir), path, ConnectionLimits::default())
+    }
+
+    /// A gateway that has few connections.
+    pub fn limited((formation, dir): (FormationId, TempDir), path: &str, limits: ConnectionLimits) -> Far {
         let keys = Arc::<Keys>::default();
         keys.grants.lock().insert(KEY.to_owned(), grant(path, false));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        serve(formation, dir.path(), &keys, listener);
+        serve((formation, limits), dir.path(), &keys, listener);
         Far { keys, address, dir }
     }
 
@@ -94,7 +100,12 @@ impl Far {
     }
 }
 
-fn serve(formation: FormationId, mount: &Path, keys: &Arc<Keys>, listener: TcpListener) {
+fn serve(
+    (formation, limits): (FormationId, ConnectionLimits),
+    mount: &Path,
+    keys: &Arc<Keys>,
+    listener: TcpListener,
+) {
     let device = rustix::fs::minor(rustix::fs::stat(mount).unwrap().st_dev);
     *keys.mount.lock() = MountPlace { dir: mount.to_owned(), device };
     let gateway = Gateway::new(GatewayOptions {
@@ -102,6 +113,7 @@ fn serve(formation: FormationId, mount: &Path, keys: &Arc<Keys>, listener: TcpLi
         name: "far".to_owned(),
         owner: owner(),
         keys: keys.clone(),
+        limits,
     });
     std::thread::spawn(move || gateway.serve(&listener));
 }

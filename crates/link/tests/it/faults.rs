@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use bivouac_link::{KeyTable, LinkSource, LinkTarget, OWN_KEY_ID};
+use bivouac_link::{ConnectionLimits, KeyTable, LinkSource, LinkTarget, OWN_KEY_ID};
 use bivouac_source::{Attrs, Cause, Precondition, Source};
 
 use crate::conformance::put_whole;
@@ -295,4 +295,42 @@ fn a_gateway_tells_its_formation_of_keys() {
     assert_eq!((&keys[0].id[..], keys[0].usage.streams, keys[0].usage.errors), (KEY, 1, 1));
     assert_eq!(own.stat(b"f").unwrap_err().cause(), Cause::Denied);
     assert_eq!(link.key_figures().unwrap_err().cause(), Cause::Unsupported);
+}
+
+/// S829: more processes share a key than would find room with as many connections as one of them takes.
+#[test]
+fn processes_share_the_connections_of_a_key() {
+    const MAX: usize = 8;
+    let dir = tempfile::TempDir::new().unwrap();
+    std::fs::create_dir(dir.path().join("data")).unwrap();
+    let content = bytes(8 << 20);
+    std::fs::write(dir.path().join("data/f"), &content).unwrap();
+    let limits = ConnectionLimits { all: 64, per_key: MAX };
+    let far = Far::limited((FAR, dir), "data", limits);
+    let links: Vec<LinkSource> = (0..MAX as u64)
+        .map(|asker| LinkSource::later(LinkTarget { asker: Some(asker), ..far.target() }).unwrap())
+        .collect();
+    let read_all = |link: &LinkSource| {
+        let version = link.stat(b"f").unwrap().version;
+        std::thread::scope(|scope| {
+            for part in 0..8 {
+                let (version, content) = (&version, &content);
+                scope.spawn(move || {
+                    let (at, mut read) = (part << 20, vec![0; 1 << 20]);
+                    assert_eq!(link.read(b"f", version, at as u64, &mut read).unwrap(), read.len());
+                    assert!(read == content[at..at + read.len()], "part {part}");
+                });
+            }
+        });
+    };
+    // One by one, each takes room from those before; then all at the same time.
+    links.iter().for_each(read_all);
+    std::thread::scope(|scope| links.iter().for_each(|link| drop(scope.spawn(|| read_all(link)))));
+    // Those that made room may not have ended yet.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while links[0].usage().unwrap().streams as usize > MAX {
+        assert!(Instant::now() < deadline, "there are more than {MAX} connections");
+        std::thread::yield_now();
+    }
+    assert!(links.iter().all(|link| link.figures().is_up));
 }
