@@ -292,6 +292,24 @@ fn a_refused_exchange_changes_nothing() {
     linked.end();
 }
 
+/// S510, S821: the name that a file got last is removed, and nothing is written to the file any more.
+#[test]
+fn a_hard_link_that_is_removed_goes_at_the_far_side() {
+    let Some(linked) = Linked::start(&["--nodes", "2"], &[], KEY) else { return };
+    let linked = linked.added();
+    for number in 0..4 {
+        let [first, last] = ["first", "last"].map(|name| format!("{name}{number}"));
+        fs::write(linked.here(&first), content(100_000, number)).unwrap();
+        fs::hard_link(linked.here(&first), linked.here(&last)).unwrap();
+        assert!(fs::read(linked.there(&last)).unwrap() == content(100_000, number));
+        fs::remove_file(linked.here(&last)).unwrap();
+        wait_until("it is there no more", || !linked.there(&last).exists());
+        assert!(fs::read(linked.there(&first)).unwrap() == content(100_000, number));
+    }
+    assert_same(&linked);
+    linked.end();
+}
+
 /// S821, S822: a listing that was under way while a file was put there is not taken for a change of the far side.
 #[test]
 fn own_writes_are_no_changes_of_the_far_side() {

@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use bivouac_source::{Cause, SourceError, join_path};
 use bivouac_types::{Errno, FsResult, Ino, Name, PartitionId, Slot, WritePolicy, mode};
-use bivouac_wire::{Encode, EntryName, InoOnly, MirrorPage, MirrorRequest, Removal, SiteVersion, op};
+use bivouac_wire::{
+    Encode, EntryName, FlushHereRequest, FlushTrigger, InoOnly, MirrorPage, MirrorRequest, Removal,
+    SiteVersion, op,
+};
 
 use super::bring::in_progress;
 use super::sites::from_wire;
@@ -260,6 +263,9 @@ impl Node {
             return Ok(Outcome::Moot);
         }
         if self.is_needed(gone, there)? {
+            if whom == For::Policy {
+                self.flush_other_names(gone.removed.ino);
+            }
             return Ok(Outcome::Needed);
         }
         let site = match self.site_of(partition) {
@@ -330,6 +336,20 @@ impl Node {
             Ok(whence) => Ok(whence.origin.is_some_and(|origin| origin.path == there.path)),
             Err(error) if error.errno() == Errno::ENOENT => Ok(false),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Begins to flush a file that has other names than the deleted one, so that it needs nothing from there any more.
+    /// One without a name is left as it is.
+    fn flush_other_names(&self, ino: Ino) {
+        let request = FlushHereRequest { ino, occasion: FlushTrigger::Room, job: 0 };
+        let flushed = self
+            .home_of(ino)
+            .and_then(|home| self.step::<op::FlushHere>(home, StepContext::question(SYSTEM), 0, request));
+        if let Err(error) = flushed.map(drop)
+            && error.errno() != Errno::ENOENT
+        {
+            log::info!(why:% = error; "inode {ino}: a name of it that was deleted stays at the source for now");
         }
     }
 
