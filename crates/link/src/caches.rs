@@ -19,8 +19,10 @@ const USED_WITHIN: Duration = Duration::from_secs(60);
 const LISTING_BYTES_MAX: usize = 64 << 20;
 const DIRS_MAX: usize = 1 << 14;
 const CONTENT_BYTES_MAX: usize = 32 << 20;
-/// Directories that one request looks at, at most.
+/// Directories that one request looks at, at most, and the time that it may take at the gateway: what is known of them
+/// counts from the request on, and has to be of use when the answer is there.
 const TOGETHER_MAX: usize = 256;
+const TOGETHER_FOR: Duration = Duration::from_millis(500);
 
 /// Listings that wait, and directories as they were last listed.
 #[derive(Default)]
@@ -33,6 +35,8 @@ struct Listings {
     known: HashMap<Vec<u8>, KnownDir>,
     /// Answers to what was asked before count for nothing: it is not known which directories were changed since.
     oldest: Option<Instant>,
+    /// Time that the gateway takes for a directory, of late.
+    per_dir: Duration,
 }
 
 struct KnownDir {
@@ -49,6 +53,7 @@ impl ListingCache {
         let mut all = self.0.lock();
         let (came, listing) = all.waiting.remove(dir)?;
         all.bytes -= bytes_of(&listing);
+        all.known.entry(dir.to_vec()).and_modify(|known| known.used = now);
         (now.saturating_duration_since(came) < LISTED_FOR).then_some(listing)
     }
 
@@ -69,13 +74,23 @@ impl ListingCache {
                 && now.saturating_duration_since(known.at) >= LISTED_FOR / 2
         };
         let mut others: Vec<_> = all.known.iter().filter(|(path, known)| is_due(path, known)).collect();
-        others.sort_by_key(|(_, known)| std::cmp::Reverse(known.used));
+        // A tree is mostly walked in the order in which it was walked before: those come next that were used first.
+        others.sort_by_key(|(_, known)| known.used);
+        let fitting = TOGETHER_FOR.as_nanos() / all.per_dir.as_nanos().max(1);
+        let most = usize::try_from(fitting).unwrap_or(usize::MAX).clamp(1, TOGETHER_MAX);
         let wanted =
             |path: &[u8], digest: u128| WantedDir { path: path.to_vec(), known: digest.to_le_bytes() };
-        let others = others.into_iter().take(TOGETHER_MAX - 1);
+        let others = others.into_iter().take(most - 1);
         std::iter::once(wanted(dir, digest))
             .chain(others.map(|(path, known)| wanted(path, known.digest)))
             .collect()
+    }
+
+    /// Notes how long the gateway took to look at so many directories.
+    pub fn took(&self, dirs: usize, time: Duration) {
+        let mut all = self.0.lock();
+        let per_dir = time / u32::try_from(dirs.max(1)).unwrap_or(u32::MAX);
+        all.per_dir = (all.per_dir + per_dir) / 2;
     }
 
     /// Notes that a directory had this digest when it was asked for.
@@ -286,6 +301,24 @@ mod tests {
         assert_eq!(paths(cache.together(b"a", 1, much_later)), [b"a"]);
         cache.forget(b"a", now);
         assert!(!cache.is_as_known(b"a", 1, now));
+    }
+
+    #[test]
+    fn as_many_directories_are_looked_at_together_as_are_known_in_time() {
+        let (cache, now) = (ListingCache::default(), Instant::now());
+        let at = |number: u8| now + Duration::from_millis(number.into());
+        (0..50).for_each(|number| cache.note(&[b'a' + number], 1, at(number), true));
+        let looked_at = |dir: u8| -> Vec<u8> {
+            let dirs = cache.together(&[b'a' + dir], 1, now + 2 * LISTED_FOR);
+            dirs.into_iter().map(|dir| dir.path[0] - b'a').collect()
+        };
+        assert_eq!(looked_at(7).len(), 50);
+        cache.took(50, Duration::from_secs(10));
+        assert_eq!(looked_at(7), [7, 0, 1, 2, 3], "that which was used first comes first");
+        cache.took(5, Duration::from_secs(60));
+        assert_eq!(looked_at(7), [7]);
+        (0..20).for_each(|_| cache.took(1, Duration::ZERO));
+        assert_eq!(looked_at(7).len(), 50);
     }
 
     #[test]

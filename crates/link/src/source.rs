@@ -418,6 +418,9 @@ impl Source for LinkSource {
         };
         let asked_for = dirs.clone();
         let listed = self.list_dirs(dirs, below_max)?;
+        if known.is_some() {
+            self.listings.took(asked_for.len(), now.elapsed().saturating_sub(self.inner.way.get()));
+        }
         for unchanged in &asked_for {
             let is_unchanged =
                 |(path, listing): &(Vec<u8>, Option<Listing>)| *path == unchanged.path && listing.is_none();
