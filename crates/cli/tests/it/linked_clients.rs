@@ -326,7 +326,9 @@ fn own_writes_are_no_changes_of_the_far_side() {
             }
             assert!(fs::read(linked.there(name)).unwrap() == content(20_000 + round % 7, round), "{name}");
         };
-        ["a", "b", "c"].map(|name| scope.spawn(move || write(name)));
+        for name in ["a", "b", "c"] {
+            scope.spawn(move || write(name));
+        }
         // Each is seen by a listing that began after it was made.
         for name in ["first", "second"] {
             fs::write(linked.there(name), name).unwrap();

@@ -349,7 +349,7 @@ impl Node {
         if let Err(error) = flushed.map(drop)
             && error.errno() != Errno::ENOENT
         {
-            log::info!(why:% = error; "inode {ino}: a name of it that was deleted stays at the source for now");
+            log::info!(why:% = error; "inode {ino}: a name of it that was deleted is still at the source");
         }
     }
 
