@@ -71,7 +71,8 @@ pub use publish::{
 pub use report::ReportArgs;
 pub use run::{ExecArgs, PreloadArgs, RunArgs};
 pub use running::{
-    DownArgs, ListAllArgs, MountPathArgs, NameArgs, ReapArgs, RecoverArgs, ShrinkArgs, StatusArgs, WhichArgs,
+    DownArgs, GrowArgs, ListAllArgs, MountPathArgs, NameArgs, ReapArgs, RecoverArgs, ShrinkArgs, StatusArgs,
+    WhichArgs,
 };
 pub use shell::{CompletionsArgs, ManArgs};
 pub use slots::{

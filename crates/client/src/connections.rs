@@ -83,9 +83,16 @@ impl Connections {
         true
     }
 
-    /// Returns all nodes.
+    /// Returns all nodes, but for those that are withdrawn.
     pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
-        (0..self.map.nodes.len()).map(|id| NodeId(id as u16))
+        // Those that joined since these connections were made hold nothing that a client asks for.
+        let (count, newest) = (self.map.nodes.len(), Arc::clone(&self.newest.lock()));
+        (0..count).map(|id| NodeId(id as u16)).filter(move |node| !newest.is_withdrawn(*node))
+    }
+
+    /// Returns the nodes that have slots or targets.
+    pub fn content_node_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.map.content_count()).map(|id| NodeId(id as u16))
     }
 
     /// Returns true if some nodes are reached over a network.

@@ -43,9 +43,9 @@ pub(crate) fn has_all_records(source: &dyn Source) -> bool {
     nodes(source.map()).all(|node| source.has_records(node))
 }
 
-/// Returns the nodes of a map.
+/// Returns the nodes of a map that have records or content.
 pub(crate) fn nodes(map: &FormationMap) -> impl Iterator<Item = NodeId> + use<> {
-    (0..map.nodes.len()).map(|id| NodeId(id as u16))
+    (0..map.content_count()).map(|id| NodeId(id as u16))
 }
 
 /// Returns the volumes of a map, each once.

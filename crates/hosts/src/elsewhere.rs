@@ -61,11 +61,11 @@ pub(crate) fn take_down_elsewhere(
     }
 }
 
-/// Asks a keeper on another host to have hosts leave; it is decided when this comes back.
+/// Asks a keeper on another host to have hosts leave, or join; it is decided when this comes back.
 ///
 /// # Errors
 /// That no keeper answers, or what it refuses.
-pub(crate) fn shrink_elsewhere(
+pub(crate) fn decide_elsewhere(
     dir: &StateDir,
     part: &FormationState,
     question: Question,

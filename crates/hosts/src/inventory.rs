@@ -45,6 +45,11 @@ impl Inventory {
         Inventory { hosts: hosts.into_iter().map(|host| (host, Presence::Called)).collect(), min_nodes }
     }
 
+    /// Adds a host behind the others, which joins a formation that runs.
+    pub fn add(&mut self, host: HostArg) {
+        self.hosts.push((host, Presence::Called));
+    }
+
     pub fn host(&self, index: usize) -> &str {
         self.hosts.get(index).map_or("?", |(host, _)| host.name.as_str())
     }
@@ -162,21 +167,28 @@ impl Inventory {
 
     fn same_machine(&self, join: &Join) -> Option<String> {
         let mut here = self.here();
-        here.find(|(_, _, other)| other.machine == join.machine && shares_directory(other, join))
-            .map(|(_, host, _)| host.name.clone())
+        let place = |join: &Join| {
+            let address = join.nodes.first().map(|node| node.client_address.clone());
+            (join.directory.clone(), address.unwrap_or_default())
+        };
+        let own = place(join);
+        let is_same = |other: &Join| {
+            let there = place(other);
+            other.machine == join.machine && shares_directory((&there.0, &there.1), (&own.0, &own.1))
+        };
+        here.find(|(_, _, other)| is_same(other)).map(|(_, host, _)| host.name.clone())
     }
 }
 
-/// Returns true if two hosts share the directory. Two machines may have one name by mistake; addresses decide.
-fn shares_directory(a: &Join, b: &Join) -> bool {
-    let ip = |join: &Join| {
-        let node = join.nodes.first()?;
-        node.client_address.rsplit_once(':').map(|(ip, _)| ip.to_owned())
-    };
-    a.directory == b.directory && ip(a) == ip(b)
+/// Returns true if two hosts, each with a directory and the address of a node, share the directory. Two machines may
+/// have one name by mistake; addresses decide.
+pub(crate) fn shares_directory(a: (&str, &str), b: (&str, &str)) -> bool {
+    let ip = |address: &str| address.rsplit_once(':').map(|(ip, _)| ip.to_owned());
+    a.0 == b.0 && ip(a.1) == ip(b.1)
 }
 
-fn trouble(join: &Join, now_unix_ms: u64) -> Option<String> {
+/// Returns the reason why a host cannot take part, if there is one.
+pub(crate) fn trouble(join: &Join, now_unix_ms: u64) -> Option<String> {
     if let Some(trouble) = &join.trouble {
         return Some(trouble.clone());
     }

@@ -1,5 +1,5 @@
-//! Moves of nodes whose host was lost, or leaves, to the hosts of their backups: events in, commands out, no input or
-//! output.
+//! Moves of nodes whose host was lost, leaves or runs too many, to the hosts of their backups: events in, commands out,
+//! no input or output.
 //!
 //! A move has stages. The stage reached is in the state that the keeper records before it carries out a command. A
 //! successor continues from that state, by [`MoveMachine::adoptions`] and the newest map. Each command may be carried
@@ -12,11 +12,13 @@
 //! | serving | all | |
 //! | failed | the node is lost for good | |
 //!
-//! Of a host that leaves, see [`departure`].
+//! Of a host that leaves, see [`departure`]; of one that joins, [`arrival`] and [`balance`].
 
+mod arrival;
+mod balance;
 mod departure;
 
-use bivouac_launch::{Departure, MoveStage, NodeMove};
+use bivouac_launch::{Arrival, ArrivalStage, Departure, MoveStage, NodeMove};
 use bivouac_types::NodeId;
 use bivouac_wire::{FormationMap, NodeEntry};
 
@@ -71,10 +73,12 @@ pub(crate) enum MoveEvent {
         /// True if their mounts are taken away from programs that use them.
         is_forced: bool,
     },
-    /// These nodes have complete replicas at their present backups.
+    /// Which nodes have complete replicas at their present backups.
     Complete {
         /// The nodes.
         nodes: Vec<u16>,
+        /// Nodes that stay where they are as long as their hosts do: each is the one by which its host is known.
+        pinned: Vec<u16>,
     },
     /// A host that leaves has taken its mounts away, or could not.
     Unmounted {
@@ -85,6 +89,37 @@ pub(crate) enum MoveEvent {
     },
     /// A host is to stay, whatever was decided.
     Stay {
+        /// Its position.
+        host: usize,
+        /// The reason.
+        why: String,
+    },
+    /// A host has left, and its part is down.
+    Left {
+        /// The nodes that ran there to the end.
+        nodes: Vec<u16>,
+    },
+    /// Hosts are to join.
+    Arrive {
+        /// Their positions.
+        hosts: Vec<usize>,
+    },
+    /// A host that joins has opened the sockets of its node.
+    Joined {
+        /// Its position.
+        host: usize,
+        /// Address of the node.
+        place: NodeEntry,
+    },
+    /// A host that joins has reached a stage.
+    Arrived {
+        /// Its position.
+        host: usize,
+        /// The stage that begins.
+        stage: ArrivalStage,
+    },
+    /// A host that was to join does not.
+    NotJoined {
         /// Its position.
         host: usize,
         /// The reason.
@@ -112,9 +147,16 @@ pub(crate) struct MoveMachine {
     pub moves: Vec<NodeMove>,
     /// Hosts that leave.
     pub departures: Vec<Departure>,
+    /// Hosts that join, or have joined.
+    pub arrivals: Vec<Arrival>,
 }
 
 impl MoveMachine {
+    /// Creates the machine of a formation in which nothing has moved yet.
+    pub fn new(map: FormationMap) -> MoveMachine {
+        MoveMachine { map, moves: Vec::new(), departures: Vec::new(), arrivals: Vec::new() }
+    }
+
     /// Handles an event. `host_of` returns the living host of a running node.
     pub fn handle(
         &mut self,
@@ -180,7 +222,21 @@ impl MoveMachine {
                 self.leave(&hosts, is_forced);
                 Vec::new()
             }
-            MoveEvent::Complete { nodes } => self.advance(now_unix_ms, &nodes, host_of),
+            MoveEvent::Complete { nodes, pinned } => self.advance(now_unix_ms, (&nodes, &pinned), host_of),
+            MoveEvent::Left { nodes } => self.withdraw(&nodes),
+            MoveEvent::Arrive { hosts } => {
+                self.arrive(now_unix_ms, &hosts);
+                Vec::new()
+            }
+            MoveEvent::Joined { host, place } => {
+                self.joined(host, place);
+                Vec::new()
+            }
+            MoveEvent::Arrived { host, stage } => {
+                self.enter_arrival(host, stage);
+                Vec::new()
+            }
+            MoveEvent::NotJoined { host, why } => self.not_joined(host, &why, host_of),
             MoveEvent::Unmounted { host, trouble } => {
                 self.unmounted(host, trouble);
                 Vec::new()
@@ -197,9 +253,15 @@ impl MoveMachine {
         self.moves.iter().filter(move |m| m.to == host && m.stage == MoveStage::Sealing)
     }
 
-    /// Returns true if each of these nodes has a backup on a living host other than this one.
+    /// Returns true if each of these nodes that has content has a backup on a living host other than this one.
     pub fn protects(&self, host: usize, nodes: &[u16], host_of: impl Fn(u16) -> Option<usize>) -> bool {
-        !nodes.is_empty() && nodes.iter().all(|node| self.refuge(*node, host, &host_of).is_some())
+        let mut with_content = nodes.iter().filter(|node| self.has_content(**node));
+        !nodes.is_empty() && with_content.all(|node| self.refuge(*node, host, &host_of).is_some())
+    }
+
+    /// Returns whether anything is lost with a node: one of a host that joined has neither slots nor targets.
+    fn has_content(&self, node: u16) -> bool {
+        self.map.has_content(NodeId(node))
     }
 
     /// Returns the backup of a node, the present epoch of its mirror, and the host that it can move to from `host`.
@@ -222,12 +284,16 @@ impl MoveMachine {
         host_of: impl Fn(u16) -> Option<usize>,
     ) -> Vec<MoveCommand> {
         self.departures.retain(|departure| departure.host != host);
+        self.arrival_lost(host);
         self.cancel_planned(|m| m.to == host);
         let mut commands = self.fail("the host that it was to move to is lost, too", |m| {
             m.to == host && m.stage == MoveStage::Sealing
         });
         let mut dead = Vec::new();
         for node in nodes.iter().copied() {
+            if !self.has_content(node) {
+                continue;
+            }
             match self.refuge(node, host, &host_of) {
                 Some(refuge) => commands.push(self.decide(now_unix_ms, (node, host), refuge, false)),
                 None => {
@@ -238,6 +304,7 @@ impl MoveMachine {
             }
         }
         commands.extend((!dead.is_empty()).then_some(MoveCommand::Dead(dead)));
+        commands.extend(self.withdraw(nodes));
         // Also for nodes on living hosts whose backup was lost.
         self.keep_two_hosts(&host_of);
         commands.extend(self.replace_backups(nodes, host_of));
@@ -275,6 +342,9 @@ impl MoveMachine {
         let mut changed = false;
         for node in 0..self.map.mirrors.len() as u16 {
             let Some(entry) = self.map.mirrors.get(usize::from(node)).copied() else { continue };
+            if !self.has_content(node) {
+                continue;
+            }
             // One that came to the host of its backup, or its backup to its host, has two copies there and none
             // elsewhere.
             let is_here = |backup: &NodeId| host_of(backup.0).is_some() && host_of(backup.0) == host_of(node);
@@ -292,7 +362,8 @@ impl MoveMachine {
         if changed { vec![MoveCommand::Publish] } else { Vec::new() }
     }
 
-    /// Returns the node on another host that is backup of the fewest; of several, the next in order.
+    /// Returns the node on another host that is backup of the fewest, on the host that keeps the fewest replicas; of
+    /// several, the next in order.
     fn choose_backup(
         &self,
         node: u16,
@@ -305,10 +376,17 @@ impl MoveMachine {
         let others = (1..count).map(|step| (node + step) % count);
         let is_usable = |host: usize| host != own && !self.is_leaving(host);
         let usable = others.filter(|other| !gone.contains(other) && host_of(*other).is_some_and(is_usable));
-        let load = |other: &u16| {
-            self.map.mirrors.iter().filter(|mirror| mirror.backup == Some(NodeId(*other))).count()
-        };
-        usable.min_by_key(load).map(NodeId)
+        usable.min_by_key(|other| self.replica_load(*other, host_of)).map(NodeId)
+    }
+
+    /// Returns how many replicas are kept on the host of a node, and by the node itself.
+    fn replica_load(&self, node: u16, host_of: &impl Fn(u16) -> Option<usize>) -> (usize, usize) {
+        let backups = || self.map.mirrors.iter().filter_map(|mirror| mirror.backup);
+        let host = host_of(node);
+        (
+            backups().filter(|backup| host_of(backup.0) == host).count(),
+            backups().filter(|b| b.0 == node).count(),
+        )
     }
 
     fn adopted(&mut self, host: usize, node: u16, place: NodeEntry) -> Vec<MoveCommand> {

@@ -7,7 +7,7 @@ use bivouac_launch::{
 use bivouac_types::NodeId;
 use bivouac_wire::rendezvous::Question;
 
-use crate::elsewhere::shrink_elsewhere;
+use crate::elsewhere::decide_elsewhere;
 use crate::list::same_host;
 use crate::moves::{HOSTS_LEFT_MIN, MoveMachine};
 
@@ -32,7 +32,7 @@ pub fn check_departure(state: &FormationState, names: &[String]) -> LaunchResult
     }
     let mut hosts = Vec::new();
     for name in names {
-        let Some(host) = state.hosts.iter().position(|host| same_host(&host.name, name)) else {
+        let Some(host) = position_of(state, name) else {
             let all: Vec<&str> = state.hosts.iter().map(|host| host.name.as_str()).collect();
             let remedy = format!("its hosts are {}", all.join(", "));
             let cause = format!("{formation} has no such host");
@@ -60,6 +60,12 @@ pub fn check_departure(state: &FormationState, names: &[String]) -> LaunchResult
         return refused(&formation, cause, "let fewer hosts leave, or take it down: bivouac down");
     }
     Ok(hosts)
+}
+
+/// Returns the position of the host of a name. Of one that was lost or has left, and has joined again, there are
+/// several: the latest counts.
+pub(crate) fn position_of(state: &FormationState, name: &str) -> Option<usize> {
+    state.hosts.iter().rposition(|host| same_host(&host.name, name))
 }
 
 fn check_host(state: &FormationState, at: usize, host: &HostState) -> LaunchResult<()> {
@@ -102,7 +108,7 @@ pub fn copies_of_departure(state: &FormationState, hosts: &[usize]) -> Vec<(Node
     let Some(map) = state.map() else { return Vec::new() };
     let under_way = state.leaving().map(|known| known.host);
     let hosts: Vec<usize> = hosts.iter().copied().chain(under_way).collect();
-    let machine = MoveMachine { map, moves: Vec::new(), departures: Vec::new() };
+    let machine = MoveMachine::new(map);
     machine.copies_of_departure(&hosts, |node| host_of(state, node))
 }
 
@@ -115,7 +121,7 @@ pub fn shrink_hosts(dir: &StateDir, names: &[String], is_forced: bool) -> Launch
     let hosts = names.to_vec();
     match dir.read()? {
         Some(state) if state.part.is_some() => {
-            shrink_elsewhere(dir, &state, Question::Shrink { hosts, is_forced }, DECIDE_MS_MAX)
+            decide_elsewhere(dir, &state, Question::Shrink { hosts, is_forced }, DECIDE_MS_MAX)
         }
         _ => ask(dir, &Request::Shrink { hosts, is_forced }, &[], DECIDE_MS_MAX),
     }

@@ -87,6 +87,11 @@ pub enum Request {
         /// True to take their mounts away from programs that use them.
         is_forced: bool,
     },
+    /// Request that hosts join a formation over several hosts.
+    Grow {
+        /// Their names.
+        hosts: Vec<String>,
+    },
     /// End all daemons, then yourself.
     Stop,
 }
@@ -118,6 +123,7 @@ impl Request {
             Request::Recovered => "the whole is recovered".to_owned(),
             Request::Look => "look at all hosts".to_owned(),
             Request::Shrink { hosts, .. } => format!("have hosts leave: {}", hosts.join(", ")),
+            Request::Grow { hosts } => format!("have hosts join: {}", hosts.join(", ")),
             Request::Stop => "end".to_owned(),
         }
     }

@@ -126,9 +126,9 @@ pub use stacks::stacks_of_all_threads;
 pub use standby::settled;
 pub use start::{ReadyFormation, raise_descriptor_limit, start, supervise};
 pub use state::{
-    Departure, DepartureStage, FormationState, GatewayState, HostLife, HostState, HttpState, KeeperGroup,
-    KeeperPlace, MountState, MoveStage, NodeLife, NodeMove, NodeState, PartState, RELEASE, STATE_VERSION,
-    Stage, VolumeState,
+    Arrival, ArrivalStage, Departure, DepartureStage, FormationState, GatewayState, HostLife, HostState,
+    HttpState, KeeperGroup, KeeperPlace, MountState, MoveStage, NodeLife, NodeMove, NodeState, PartState,
+    RELEASE, STATE_VERSION, Stage, VolumeState,
 };
 pub use state_dir::{Claim, SECRET_LEN, StateDir, TeardownLock};
 pub use supervisor::{Callers, DaemonProgram, PartBegins, Report, Supervisor};

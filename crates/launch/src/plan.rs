@@ -177,6 +177,7 @@ impl FormationRequest {
             hosts: Vec::new(),
             moves: Vec::new(),
             departures: Vec::new(),
+            arrivals: Vec::new(),
             keeper_host: None,
             keepers: None,
             reach: None,

@@ -182,6 +182,9 @@ pub struct FormationState {
     /// Hosts that leave in order, when this is the whole of a formation over several hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub departures: Vec<Departure>,
+    /// Hosts that join, or have joined, when this is the whole of a formation over several hosts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arrivals: Vec<Arrival>,
     /// Position of the host that the keeper runs on, if that is one of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keeper_host: Option<usize>,
@@ -290,6 +293,54 @@ impl DepartureStage {
             DepartureStage::Moving => "moving",
             DepartureStage::Leaving => "leaving",
             DepartureStage::GivenUp => "given-up",
+        }
+    }
+}
+
+/// Arrival of a host that joins a running formation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arrival {
+    /// Position of the host.
+    pub host: usize,
+    /// The node that it brings, once the map has it.
+    pub node: Option<u16>,
+    /// Last step that was begun.
+    pub stage: ArrivalStage,
+    /// The thing it waits for, or the reason why it was given up.
+    pub message: Option<String>,
+    /// Time when it was asked for, in milliseconds since 1970.
+    pub since_unix_ms: u64,
+}
+
+/// Stage of an arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ArrivalStage {
+    /// The launcher starts the host's part.
+    Calling,
+    /// The map has its node, whose daemon starts.
+    Starting,
+    /// The formation is mounted there.
+    Mounting,
+    /// Nodes move to hosts that run fewer, and replicas to hosts that keep fewer.
+    Balancing,
+    /// It is part of the formation.
+    Done,
+    /// It did not come up, or was lost on the way.
+    GivenUp,
+}
+
+impl ArrivalStage {
+    /// Name of the stage, as reports have it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            ArrivalStage::Calling => "calling",
+            ArrivalStage::Starting => "starting",
+            ArrivalStage::Mounting => "mounting",
+            ArrivalStage::Balancing => "balancing",
+            ArrivalStage::Done => "joined",
+            ArrivalStage::GivenUp => "given-up",
         }
     }
 }
@@ -491,6 +542,26 @@ pub struct MountState {
 }
 
 impl FormationState {
+    /// Returns whether a host is not shown any more: it was to join and has not, or another one has its name by now.
+    #[must_use]
+    pub fn is_former_host(&self, at: usize) -> bool {
+        let Some(host) = self.hosts.get(at) else { return false };
+        let was_to_join =
+            host.life == HostLife::Missing && self.arrivals.iter().any(|known| known.host == at);
+        let mut later = self.hosts.iter().enumerate().skip(at + 1);
+        let is_named = |other: &HostState| other.name.eq_ignore_ascii_case(&host.name);
+        was_to_join || later.any(|(at, other)| is_named(other) && !self.was_given_up(at))
+    }
+
+    fn was_given_up(&self, host: usize) -> bool {
+        self.arrivals.iter().any(|known| known.host == host && known.stage == ArrivalStage::GivenUp)
+    }
+
+    /// Returns arrivals that are under way.
+    pub fn arriving(&self) -> impl Iterator<Item = &Arrival> {
+        self.arrivals.iter().filter(|arrival| arrival.stage < ArrivalStage::Done)
+    }
+
     /// Departures that are under way.
     pub fn leaving(&self) -> impl Iterator<Item = &Departure> {
         self.departures.iter().filter(|departure| departure.stage != DepartureStage::GivenUp)
@@ -700,6 +771,7 @@ pub(crate) mod tests {
             hosts: vec![],
             moves: Vec::new(),
             departures: Vec::new(),
+            arrivals: Vec::new(),
             keeper_host: None,
             keepers: None,
             reach: None,

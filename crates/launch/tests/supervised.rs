@@ -231,6 +231,7 @@ fn state(behaviour: &str, unix_path: PathBuf) -> FormationState {
         hosts: vec![],
         moves: Vec::new(),
         departures: Vec::new(),
+        arrivals: Vec::new(),
         keeper_host: None,
         keepers: None,
         reach: None,

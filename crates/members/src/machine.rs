@@ -38,6 +38,8 @@ pub enum Event<'a> {
     Lost(NodeId),
     /// An authority says that a lost node runs again.
     Returned(NodeId),
+    /// An authority says that the formation has so many nodes now: those that are new start just then.
+    Joined(usize),
 }
 
 /// An action for the caller.
@@ -95,6 +97,8 @@ pub struct Members {
     heard: Vec<bool>,
     /// Time of the first event.
     began: Option<u64>,
+    /// Nodes that joined later, with the times of that.
+    joined: Vec<(NodeId, u64)>,
     gossip: Gossip,
     /// Suspected nodes, and until when they can say that they live.
     suspects: Vec<(NodeId, u64)>,
@@ -131,6 +135,7 @@ impl Members {
             known: (0..count).map(|node| MembershipUpdate::first(NodeId(node as u16))).collect(),
             heard: vec![false; count],
             began: None,
+            joined: Vec::new(),
             gossip: Gossip::default(),
             suspects: Vec::new(),
             round: Vec::new(),
@@ -165,6 +170,13 @@ impl Members {
                 // That it lives only it can say, with an incarnation that nobody knows yet.
                 if *node != self.me && self.liveness(*node) == Some(Liveness::Dead) {
                     out.push(Command::Tell { to: *node, news: self.news_for(*node) });
+                }
+            }
+            Event::Joined(count) => {
+                for node in (self.known.len()..*count).map(|node| NodeId(node as u16)) {
+                    self.known.push(MembershipUpdate::first(node));
+                    self.heard.push(false);
+                    self.joined.push((node, now));
                 }
             }
         }
@@ -396,7 +408,8 @@ impl Members {
     /// Returns whether a node may be still starting: formations of many nodes do not start in a moment.
     fn may_start(&self, now: u64, node: NodeId) -> bool {
         let heard = self.heard.get(usize::from(node.0)).is_some_and(|heard| *heard);
-        !heard && self.began.is_some_and(|began| now < began + self.options.start_ms)
+        let joined = self.joined.iter().find(|(known, _)| *known == node).map(|(_, at)| *at);
+        !heard && joined.or(self.began).is_some_and(|began| now < began + self.options.start_ms)
     }
 
     fn judge_probe(&mut self, now: u64, out: &mut Vec<Command>) {

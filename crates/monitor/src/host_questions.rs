@@ -76,7 +76,7 @@ impl Hosts {
         let is_over_hosts = state.is_over_hosts() || state.part.is_some();
         let map = (is_over_hosts && dir.is_held()).then(|| state.map()).flatten()?;
         let mut hosts: BTreeMap<(String, String), Vec<NodeId>> = BTreeMap::new();
-        for (node, entry) in map.nodes.iter().enumerate() {
+        for (node, entry) in map.nodes.iter().enumerate().filter(|(_, entry)| !entry.is_withdrawn()) {
             let known = hosts.entry((entry.host.clone(), host_dir(&entry.unix_path).to_owned())).or_default();
             known.push(NodeId(u16::try_from(node).unwrap_or(u16::MAX)));
         }

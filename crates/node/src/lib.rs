@@ -92,7 +92,7 @@ pub use directory::entry_slot;
 pub use handlers::check::{record_page, subfile_facts};
 pub use intent_scope::{IntentScope, concerns};
 pub use node::Node;
-pub use peers::{NetPeers, PeerRequest, Peers};
+pub use peers::{Connector, NetPeers, PeerRequest, Peers};
 pub use proxy_state::SourceDecorator;
 pub use pulse::StandstillLimits;
 pub use rounds::Rounds;

@@ -183,6 +183,14 @@ impl Membership {
         self.handle(&[Event::Returned(node)]);
     }
 
+    /// Records that the formation has so many nodes now.
+    pub fn extend(&self, count: usize) {
+        if count > self.state.lock().members.known().len() {
+            self.liveness.extend(count);
+            self.handle(&[Event::Joined(count)]);
+        }
+    }
+
     /// Returns the nodes that are known to be dead.
     pub fn dead(&self) -> Vec<NodeId> {
         self.liveness.dead()

@@ -209,6 +209,8 @@ impl Node {
         };
         // Not under the lock of the map: of two maps that come here in the wrong order the older one redirects nothing.
         self.peers.take_map(map);
+        // Behind that: it is watched over the lane.
+        self.members.extend(map.nodes.len());
         // From here on they are not admitted; what they sent before must not be carried out either.
         let hang_up = self.hooks.forgotten.get();
         hang_up.iter().for_each(|hang_up| moved.iter().for_each(|node| hang_up(node_as_client(*node))));

@@ -1,14 +1,15 @@
 //! Requests of a node to its peers: steps on the peer lane, whose handlers ask no node.
 
 use std::io::IoSlice;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bivouac_net::{Address, LaneKind, Request, Transport};
-use bivouac_ranks::Mutex;
+use bivouac_ranks::{Mutex, RwLock, rank};
 use bivouac_store::MirroredVolumes;
 use bivouac_types::{ClientId, Errno, FsError, FsResult, NodeId, OpId};
-use bivouac_wire::{Decode, Flags, FormationMap, Frame, Op, Operation};
+use bivouac_wire::{Decode, Flags, FormationMap, Frame, NodeEntry, Op, Operation};
 
 use crate::counters::Counters;
 use crate::identity::{SYSTEM, node_as_client};
@@ -146,7 +147,7 @@ impl Channels {
 pub struct PeerLane {
     id: NodeId,
     /// Number of nodes of the formation.
-    nodes: usize,
+    nodes: AtomicUsize,
     way: Arc<dyn Peers>,
     counters: Arc<Counters>,
     /// The mirror of the node's volumes, if they are mirrored; it asks its backup over this lane.
@@ -156,7 +157,8 @@ pub struct PeerLane {
 impl PeerLane {
     /// Creates the lane of a node of the map. `counters` counts its requests.
     pub fn new(map: &FormationMap, id: NodeId, way: Arc<dyn Peers>, counters: Arc<Counters>) -> PeerLane {
-        PeerLane { id, nodes: map.nodes.len(), way, counters, mirror: OnceLock::new() }
+        let nodes = AtomicUsize::new(map.nodes.len());
+        PeerLane { id, nodes, way, counters, mirror: OnceLock::new() }
     }
 
     /// Makes every later request wait until changes that the mirror has deferred are on both sides.
@@ -192,11 +194,13 @@ impl PeerLane {
     /// Like [`Peers::take_map`].
     pub fn take_map(&self, map: &FormationMap) {
         self.way.take_map(map);
+        // Maps only go forward, so the number never falls.
+        self.nodes.fetch_max(map.nodes.len(), Ordering::AcqRel);
     }
 
     /// Returns true if this is another node of the formation.
     pub fn has(&self, node: NodeId) -> bool {
-        node != self.id && usize::from(node.0) < self.nodes
+        node != self.id && usize::from(node.0) < self.nodes.load(Ordering::Acquire)
     }
 
     /// Sends a request to a peer and decodes its reply.
@@ -233,24 +237,37 @@ fn tells_of_changes(op: Op) -> bool {
     !is_about_nodes && !is_of_mirrors && !matches!(op, Op::Invalidate | Op::RecallTokens)
 }
 
+/// Transports by node id; `None` for the node itself.
+type Transports = Vec<Option<Arc<dyn Transport>>>;
+
+/// Creates the transport to a node on a lane; `None` for a node of this process.
+pub type Connector = dyn Fn(NodeId, &NodeEntry, LaneKind) -> Option<Arc<dyn Transport>> + Send + Sync;
+
 /// Transport of requests to peers over the network.
 pub struct NetPeers {
-    peers: Vec<Option<Arc<dyn Transport>>>,
+    peers: RwLock<Transports>,
     /// For changes of replicas, in connections of their own; none without mirrors.
-    mirrors: Vec<Option<Arc<dyn Transport>>>,
+    mirrors: RwLock<Transports>,
+    /// For nodes of hosts that join a running formation; none if there cannot be any.
+    connector: Option<Box<Connector>>,
 }
 
 impl NetPeers {
     /// Creates it from transports by node id; `None` for the node itself.
     #[must_use]
     pub fn new(peers: Vec<Option<Arc<dyn Transport>>>) -> NetPeers {
-        NetPeers { peers, mirrors: Vec::new() }
+        let mirrors = RwLock::new(rank::LEAF, Vec::new());
+        NetPeers { peers: RwLock::new(rank::LEAF, peers), mirrors, connector: None }
     }
 
-    /// Adds transports to backups, which have connections of their own.
+    /// Adds transports to backups, which have connections of their own, and what creates both for nodes that join.
     #[must_use]
-    pub fn with_mirrors(self, mirrors: Vec<Option<Arc<dyn Transport>>>) -> NetPeers {
-        NetPeers { mirrors, ..self }
+    pub fn with_mirrors(
+        self,
+        mirrors: Vec<Option<Arc<dyn Transport>>>,
+        connector: Box<Connector>,
+    ) -> NetPeers {
+        NetPeers { mirrors: RwLock::new(rank::LEAF, mirrors), connector: Some(connector), ..self }
     }
 
     /// Sends a request over one transport.
@@ -294,16 +311,25 @@ impl Peers for NetPeers {
             LaneKind::Mirror => &self.mirrors,
             _ => &self.peers,
         };
-        let way = ways.get(usize::from(node.0)).and_then(Option::as_ref).ok_or_else(unknown)?;
+        // Not held while an answer is awaited: a map that comes meanwhile adds nodes.
+        let way = ways.read().get(usize::from(node.0)).and_then(Clone::clone).ok_or_else(unknown)?;
         NetPeers::exchange(way.as_ref(), wait, request, reply)
     }
 
     fn take_map(&self, map: &FormationMap) {
-        for ways in [&self.peers, &self.mirrors] {
-            for (way, entry) in ways.iter().zip(&map.nodes) {
+        for (ways, lane) in [(&self.peers, LaneKind::Peer), (&self.mirrors, LaneKind::Mirror)] {
+            let known = ways.read().clone();
+            for (way, entry) in known.iter().zip(&map.nodes) {
                 let address = Address::tcp(entry.peer_address.clone());
                 let _or_older = way.as_ref().map(|way| way.redirect(entry.epoch, &address));
             }
+            let Some(connector) = &self.connector else { continue };
+            let added = (0..).map(NodeId).zip(&map.nodes).skip(known.len());
+            let added: Transports = added.map(|(node, entry)| connector(node, entry, lane)).collect();
+            let mut ways = ways.write();
+            // Another thread may have taken a map meanwhile.
+            let surplus = ways.len().saturating_sub(known.len());
+            ways.extend(added.into_iter().skip(surplus));
         }
     }
 }

@@ -17,6 +17,27 @@ pub struct NodeEntry {
     /// Mirror epoch in which the node moved to that host; 0 if it was started there.
     pub epoch: u32,
 }
+
+impl NodeEntry {
+    /// Returns the entry that takes the place of this one when the node is withdrawn: it has no address any more.
+    #[must_use]
+    pub fn withdrawn(&self) -> NodeEntry {
+        NodeEntry {
+            host: String::new(),
+            client_address: String::new(),
+            peer_address: String::new(),
+            unix_path: String::new(),
+            epoch: self.epoch.saturating_add(1),
+        }
+    }
+
+    /// Returns true if the node is withdrawn: its host joined a running formation, and has left or was lost.
+    #[must_use]
+    pub fn is_withdrawn(&self) -> bool {
+        self.client_address.is_empty()
+    }
+}
+
 codec_struct!(NodeEntry { host, client_address, peer_address, unix_path, epoch });
 
 /// One target: a volume of a node.
@@ -50,7 +71,8 @@ pub struct FormationMap {
     pub name: String,
     /// Node of each slot; the length is the number of slots, a power of two.
     pub slots: Vec<NodeId>,
-    /// The nodes; position is the id.
+    /// The nodes; position is the id. Those of hosts that joined a running formation come last: they have neither slots
+    /// nor targets.
     pub nodes: Vec<NodeEntry>,
     /// The targets of the root partition, in order.
     pub targets: Vec<TargetEntry>,
@@ -129,8 +151,29 @@ impl FormationMap {
         Some((entry.backup?, entry.epoch))
     }
 
+    /// Returns the number of nodes that have slots or targets, which are those that the formation began with. Any later
+    /// one keeps replicas and serves mounts, and nothing else.
+    #[must_use]
+    pub fn content_count(&self) -> usize {
+        let used = self.slots.iter().copied().chain(self.targets.iter().map(|target| target.node));
+        used.map(|node| usize::from(node.0) + 1).max().unwrap_or(0)
+    }
+
+    /// Returns true if a node has slots or targets.
+    #[must_use]
+    pub fn has_content(&self, node: NodeId) -> bool {
+        self.slots.contains(&node) || self.targets.iter().any(|target| target.node == node)
+    }
+
+    /// Returns true if a node is withdrawn: nobody asks it for anything, and nothing is lost with it.
+    #[must_use]
+    pub fn is_withdrawn(&self, node: NodeId) -> bool {
+        self.nodes.get(usize::from(node.0)).is_some_and(NodeEntry::is_withdrawn)
+    }
+
     /// Checks that this map may take the place of `former`: it is a later one of the same formation, in which nothing
-    /// but mirrors and places of nodes has changed, and each place with a later epoch.
+    /// but mirrors and places of nodes has changed, each place with a later epoch, and nodes may have been added behind
+    /// the others, which have neither slots nor targets.
     ///
     /// # Errors
     /// A sentence that names what is against it.
@@ -142,9 +185,10 @@ impl FormationMap {
         if self.version <= former.version {
             return Err(format!("map has version {}, not above {}", self.version, former.version));
         }
-        if (self.nodes.len(), &self.slots, &self.targets)
-            != (former.nodes.len(), &former.slots, &former.targets)
-        {
+        // A formation without mirrors has one map for life.
+        let may_grow = !former.mirrors.is_empty() && self.nodes.len() > former.nodes.len();
+        let is_of_them = self.nodes.len() == former.nodes.len() || may_grow;
+        if !is_of_them || (&self.slots, &self.targets) != (&former.slots, &former.targets) {
             return Err("map has other nodes, slots or targets".into());
         }
         let entries = self.nodes.iter().zip(&former.nodes).zip((0..).map(NodeId));
@@ -161,10 +205,10 @@ impl FormationMap {
         Ok(())
     }
 
-    /// Returns the nodes that this map has in another place than `former`.
+    /// Returns the nodes that this map has in another place than `former`, but for those that it adds.
     pub fn moved_since<'m>(&'m self, former: &'m FormationMap) -> impl Iterator<Item = NodeId> + 'm {
         // `check_succeeds` is asked first: by position, entries of two formations would be compared.
-        assert_eq!(self.nodes.len(), former.nodes.len(), "maps of different formations are compared");
+        assert!(self.nodes.len() >= former.nodes.len(), "a map is compared with a later one");
         let entries = (0..).map(NodeId).zip(self.nodes.iter().zip(&former.nodes));
         entries.filter(|(_, (entry, before))| entry.epoch > before.epoch).map(|(node, _)| node)
     }
@@ -280,6 +324,32 @@ mod tests {
         assert!(other.check_succeeds(&later).unwrap_err().contains("slots"));
         let alien = FormationMap { version: 3, formation: FormationId([8; 16]), ..later.clone() };
         assert!(alien.check_succeeds(&later).unwrap_err().contains("another formation"));
+    }
+
+    /// S850: nodes of hosts that join, and of such that have gone.
+    #[test]
+    fn nodes_are_added_behind_the_others_and_withdrawn() {
+        let mirrors = |count: usize| vec![MirrorEntry { backup: None, epoch: 0 }; count];
+        let former = FormationMap { mirrors: mirrors(2), ..map() };
+        let mut grown = FormationMap { version: 2, mirrors: mirrors(3), ..map() };
+        grown.nodes.push(NodeEntry { host: "n3".into(), ..map().nodes[0].clone() });
+        assert_eq!(grown.check_succeeds(&former), Ok(()));
+        assert_eq!(grown.moved_since(&former).count(), 0);
+        assert_eq!((grown.content_count(), former.content_count()), (2, 2));
+        assert!(grown.has_content(NodeId(1)) && !grown.has_content(NodeId(2)));
+        let shorter = FormationMap { version: 3, ..former.clone() };
+        assert!(shorter.check_succeeds(&grown).unwrap_err().contains("other nodes"));
+        let mut unprotected = grown.clone();
+        unprotected.mirrors.clear();
+        assert!(unprotected.check_succeeds(&map()).unwrap_err().contains("other nodes"));
+        let mut owns = grown.clone();
+        owns.slots[1] = NodeId(2);
+        assert!(owns.check_succeeds(&former).unwrap_err().contains("slots"));
+        let mut gone = FormationMap { version: 3, ..grown.clone() };
+        gone.nodes[2] = grown.nodes[2].withdrawn();
+        assert_eq!(gone.check_succeeds(&grown), Ok(()));
+        assert_eq!(gone.moved_since(&grown).collect::<Vec<_>>(), [NodeId(2)]);
+        assert!(gone.is_withdrawn(NodeId(2)) && !gone.is_withdrawn(NodeId(1)));
     }
 
     #[test]

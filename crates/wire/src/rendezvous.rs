@@ -209,6 +209,11 @@ pub enum Question {
         /// True to take their mounts away from programs that use them.
         is_forced: bool,
     },
+    /// Have hosts join.
+    Grow {
+        /// Their names.
+        hosts: Vec<String>,
+    },
 }
 
 /// The keeper's answer to a command on another host.
@@ -358,7 +363,12 @@ codec_enum!(Order, "order" {
     Unmount { is_trial, is_forced } = 8,
 });
 
-codec_enum!(Question, "question" { Look = 0, Down = 1, Shrink { hosts, is_forced } = 2 });
+codec_enum!(Question, "question" {
+    Look = 0,
+    Down = 1,
+    Shrink { hosts, is_forced } = 2,
+    Grow { hosts } = 3,
+});
 
 codec_enum!(Reply, "reply" {
     State = 0,
@@ -431,7 +441,8 @@ mod tests {
         let unmount = Order::Unmount { is_trial: true, is_forced: false };
         assert_eq!(Order::from_bytes(&unmount.to_bytes()), Ok(unmount));
         let shrink = Question::Shrink { hosts: vec!["n2".into()], is_forced: true };
-        for question in [Question::Look, Question::Down, shrink] {
+        let grow = Question::Grow { hosts: vec!["n5".into(), "n6".into()] };
+        for question in [Question::Look, Question::Down, shrink, grow] {
             assert_eq!(Question::from_bytes(&question.to_bytes()), Ok(question));
         }
         for reply in [

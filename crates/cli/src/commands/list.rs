@@ -10,6 +10,7 @@ use bivouac_launch::{
     Amount, Environment, FormationName, FormationState, HostLife, NodeLife, Recoverable, Stage, StateDir,
     other_bases, recoverable, settled,
 };
+use bivouac_types::NodeId;
 use bivouac_types::units::format_utc;
 use serde::Serialize;
 
@@ -140,8 +141,12 @@ fn elsewhere(here: &Environment, base: &Path) -> Vec<FormationListing> {
 
 fn is_whole(state: &FormationState) -> bool {
     let is_well = |life: HostLife| matches!(life, HostLife::Up | HostLife::Left);
-    let hosts = state.hosts.iter().all(|host| is_well(host.life));
-    let nodes = state.nodes.iter().all(|node| node.life == NodeLife::Ready);
+    let mut present = state.hosts.iter().enumerate().filter(|(at, _)| !state.is_former_host(*at));
+    let hosts = present.all(|(_, host)| is_well(host.life));
+    let map = state.map();
+    let is_withdrawn = |node: u16| map.as_ref().is_some_and(|map| map.is_withdrawn(NodeId(node)));
+    let mut present = state.nodes.iter().filter(|node| !is_withdrawn(node.id));
+    let nodes = present.all(|node| node.life == NodeLife::Ready);
     hosts && nodes && state.supervisor.is_some_and(|supervisor| supervisor.is_alive())
 }
 
@@ -149,10 +154,15 @@ fn listed(state: &FormationState) -> FormationListing {
     let mut hosts: Vec<String> = match state.hosts.as_slice() {
         // Of a part, all that the whole is over.
         [] => match state.map() {
-            Some(map) => map.nodes.into_iter().map(|node| node.host).collect(),
+            Some(map) => {
+                map.nodes.into_iter().map(|node| node.host).filter(|host| !host.is_empty()).collect()
+            }
             None => state.nodes.iter().map(|node| node.host.clone()).collect(),
         },
-        hosts => hosts.iter().map(|host| host.name.clone()).collect(),
+        hosts => {
+            let present = hosts.iter().enumerate().filter(|(at, _)| !state.is_former_host(*at));
+            present.map(|(_, host)| host.name.clone()).collect()
+        }
     };
     hosts.dedup();
     let over_hosts: usize = state.hosts.iter().map(|host| host.nodes.len()).sum();

@@ -14,6 +14,7 @@ mod flush;
 mod fsck;
 mod gateway;
 mod get;
+mod grow;
 mod join;
 mod keep;
 pub mod key;
@@ -52,6 +53,7 @@ mod tell;
 mod top;
 mod unmount;
 mod up;
+mod whole_state;
 
 use std::process::ExitCode;
 
@@ -75,6 +77,7 @@ pub fn run(here: &Environment, command: Command) -> Result<ExitCode, Failure> {
         Command::Metrics(args) => metrics::run(here, &args),
         Command::Logs(args) => logs::run(here, &args),
         Command::Down(args) => down::run(here, &args),
+        Command::Grow(args) => grow::run(here, &args),
         Command::Shrink(args) => shrink::run(here, &args),
         Command::List(args) => list::run(here, &args),
         Command::Recover(args) => recover::run(here, &args),

@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use bivouac_hosts::{check_departure, copies_of_departure, look_elsewhere, parse_hosts, shrink_hosts};
+use bivouac_hosts::{check_departure, copies_of_departure, parse_hosts, shrink_hosts};
 use bivouac_launch::{
-    CAUGHT, DepartureStage, Environment, FormationState, HostLife, Kind, LaunchError, LaunchResult, NodeLife,
-    Signals, StateDir, settled,
+    CAUGHT, DepartureStage, Environment, FormationState, HostLife, Kind, LaunchError, NodeLife, Signals,
+    StateDir,
 };
 use bivouac_monitor::status::{NodeReport, look};
 use bivouac_types::units::format_size;
 use serde_json::json;
 
 use super::status::is_over;
+use super::whole_state::{newest_state, whole_state};
 use crate::failure::Failure;
 use crate::options::ShrinkArgs;
 
@@ -26,7 +27,7 @@ const SPACE_WAIT: Duration = Duration::from_secs(30);
 pub fn run(here: &Environment, args: &ShrinkArgs) -> Result<ExitCode, Failure> {
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
     let (name, dir) = StateDir::find_whole(here, args.which.name())?;
-    let state = whole_state(&dir)?;
+    let state = whole_state(&dir, "leave")?;
     let names: Vec<String> = parse_hosts(&args.hosts, 1)?.into_iter().map(|host| host.name).collect();
     let hosts = check_departure(&state, &names)?;
     let is_under_way = |host: &usize| state.leaving().any(|known| known.host == *host);
@@ -77,43 +78,6 @@ pub fn run(here: &Environment, args: &ShrinkArgs) -> Result<ExitCode, Failure> {
             return Err(goes_on(&format!("has not left within {waited} s"), message()).into());
         }
     }
-}
-
-/// Returns the state of the whole of a formation over several hosts, from wherever its keeper is.
-fn whole_state(dir: &StateDir) -> LaunchResult<FormationState> {
-    let gone = || LaunchError::said(Kind::NotRunning, "the formation was taken down meanwhile");
-    let state = settled(dir)?.ok_or_else(gone)?;
-    if state.part.is_none() {
-        if !state.is_over_hosts() {
-            let cause = "is on this host alone, so no host can leave it";
-            let remedy = "take it down: bivouac down";
-            return Err(LaunchError::new(
-                Kind::Refused,
-                format_args!("formation {}", state.name),
-                cause,
-                remedy,
-            ));
-        }
-        return Ok(state);
-    }
-    look_elsewhere(dir, &state).ok_or_else(|| {
-        let cause = "has no keeper that can be asked from here";
-        let remedy = "ask on the host where it was started; only with --protect replicas=2 others know of it";
-        LaunchError::new(Kind::Refused, format_args!("formation {}", state.name), cause, remedy)
-    })
-}
-
-/// Returns that state while the command waits; nothing while another keeper is being elected.
-fn newest_state(
-    here: &Environment,
-    name: &bivouac_launch::FormationName,
-) -> LaunchResult<Option<FormationState>> {
-    let (_, dir) = StateDir::find_whole(here, Some(name))?;
-    let state = settled(&dir)?;
-    Ok(match state {
-        Some(part) if part.part.is_some() => look_elsewhere(&dir, &part),
-        state => state,
-    })
 }
 
 /// Refuses where a copy that has to be made does not fit.

@@ -4,10 +4,10 @@ use clap::Subcommand;
 
 use super::{
     CompletionsArgs, ConfigArgs, ContractArgs, DoctorArgs, DownArgs, ExecArgs, ExplainArgs, FindArgs,
-    FlushArgs, FsckArgs, GetArgs, InternalCommand, KeyArgs, LaminateArgs, LinkArgs, ListAllArgs, LogsArgs,
-    ManArgs, MetricsArgs, MountArgs, MountPathArgs, PartitionArgs, PinArgs, PlanArgs, PoolArgs, PublishArgs,
-    RacesArgs, ReapArgs, RecoverArgs, ReportArgs, RunArgs, ScrubArgs, ShareArgs, ShrinkArgs, StageArgs,
-    StatusArgs, SystemArgs, TopArgs, UnmountArgs, UnpublishArgs, UpArgs,
+    FlushArgs, FsckArgs, GetArgs, GrowArgs, InternalCommand, KeyArgs, LaminateArgs, LinkArgs, ListAllArgs,
+    LogsArgs, ManArgs, MetricsArgs, MountArgs, MountPathArgs, PartitionArgs, PinArgs, PlanArgs, PoolArgs,
+    PublishArgs, RacesArgs, ReapArgs, RecoverArgs, ReportArgs, RunArgs, ScrubArgs, ShareArgs, ShrinkArgs,
+    StageArgs, StatusArgs, SystemArgs, TopArgs, UnmountArgs, UnpublishArgs, UpArgs,
 };
 
 /// The commands.
@@ -51,6 +51,14 @@ pub enum Command {
     /// --yes or
     /// --discard unless the formation is empty.
     Down(DownArgs),
+    /// Have hosts join a running formation: they keep replicas, mount it, and take nodes over
+    ///
+    /// Of a formation over hosts with --protect replicas=2 whose launcher starts one host at a time (ssh, slurm, a
+    /// command). Nodes move to the new hosts as long as one host runs two more than another one; programs wait for a
+    /// moment each time. Interrupted, or behind its --timeout, it goes on; the same command waits for it again, and
+    /// for a host that has joined already it evens out what was lost or has left since. The exit code is 0 once all of
+    /// them have joined.
+    Grow(GrowArgs),
     /// Have hosts leave a running formation in order: nothing is lost, and all goes on elsewhere
     ///
     /// Of a formation over three hosts or more with --protect replicas=2. Replicas that are there are made elsewhere,

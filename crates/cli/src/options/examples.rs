@@ -41,6 +41,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &["bivouac races", "bivouac races --json /tmp/camp/results", "bivouac races --name camp --all"],
     ),
     ("down", &["bivouac down", "bivouac down camp --yes"]),
+    ("grow", &["bivouac grow --hosts n5", "bivouac grow camp --hosts n[5-6] --timeout 10m --json"]),
     ("shrink", &["bivouac shrink --hosts n4", "bivouac shrink camp --hosts n[3-4] --timeout 10m --json"]),
     ("doctor", &["bivouac doctor", "bivouac doctor --hosts n[1-4] --json"]),
     ("list", &["bivouac list", "bivouac list --json"]),

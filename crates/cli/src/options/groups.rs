@@ -9,7 +9,7 @@ const LONG: [&str; 2] = ["up", "run"];
 
 /// Headings and commands, all that there are.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("A formation", &["up", "status", "path", "shrink", "down", "list"]),
+    ("A formation", &["up", "status", "path", "grow", "shrink", "down", "list"]),
     ("Work in it", &["run", "exec", "stage"]),
     ("What it does", &["top", "report", "metrics", "logs", "explain", "races"]),
     ("When something is wrong", &["doctor", "recover", "reap", "fsck", "scrub"]),

@@ -97,6 +97,22 @@ pub struct ShrinkArgs {
     pub json: bool,
 }
 
+/// Arguments of `grow`.
+#[derive(Debug, Args)]
+pub struct GrowArgs {
+    #[command(flatten)]
+    pub which: WhichArgs,
+    /// The hosts that are to join, as the formation's launcher takes them: names, ranges in brackets
+    #[arg(long, value_name = "LIST")]
+    pub hosts: String,
+    /// How long to wait until they have joined; behind that they go on joining [default: no limit]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub timeout: Option<Duration>,
+    /// Write JSON to standard output: a line for what happens, and one for each host in the end
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Arguments of `list`.
 #[derive(Debug, Args)]
 pub struct ListAllArgs {

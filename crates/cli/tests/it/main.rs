@@ -24,6 +24,7 @@ mod full;
 mod fuzzed;
 mod garbage;
 mod growing;
+mod grown;
 mod harness;
 mod hosts;
 mod http;

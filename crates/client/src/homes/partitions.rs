@@ -144,7 +144,7 @@ impl Partitions {
     /// `EIO` for a node that does not answer, `EBUSY` for one that does not know it yet.
     pub fn check_known(&self, id: PartitionId, version: u32) -> FsResult<()> {
         let request = ListPartitionsRequest { only: Some(id), after: PartitionId::ROOT };
-        for node in self.connections.node_ids() {
+        for node in self.connections.content_node_ids() {
             let list = self.connections.ask::<op::ListPartitions>(node, &request)?;
             if !list.partitions.iter().any(|known| known.id == id && known.version >= version) {
                 let text =

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use bivouac_launch::control::Answer;
-use bivouac_launch::{DepartureStage, FormationState, HostLife, HostState, StateDir, other_bases};
+use bivouac_launch::{
+    ArrivalStage, DepartureStage, FormationState, HostLife, HostState, StateDir, other_bases,
+};
 use bivouac_wire::rendezvous::{Order, Reply};
 
 use super::{Keeper, KeeperState, RequestOrigin};
@@ -197,7 +199,7 @@ impl Keeper {
     }
 
     /// Gives an order to a host, unless its answer is still awaited over this connection.
-    fn ask(&mut self, host: usize, order: &Order) {
+    pub(super) fn ask(&mut self, host: usize, order: &Order) {
         let Some(seen) = self.hosts.get_mut(host) else { return };
         let Some(link) = seen.link else { return };
         if seen.sent.unanswered.ask(order) {
@@ -207,7 +209,8 @@ impl Keeper {
 
     /// Does the next thing for hosts that leave, as far as the latest decision is accepted.
     pub(super) fn advance_departures(&mut self) {
-        let is_any = self.state.leaving().any(|known| known.stage < DepartureStage::Leaving);
+        let leaves = self.state.leaving().any(|known| known.stage < DepartureStage::Leaving);
+        let is_any = leaves || self.state.arriving().any(|known| known.stage == ArrivalStage::Balancing);
         if !is_any || self.step != KeeperState::Running || !self.is_agreed() || self.is_move_unrecorded {
             return;
         }
@@ -223,8 +226,8 @@ impl Keeper {
             let why = format!("node {node} is given up, and its volumes are here");
             self.move_event(MoveEvent::Stay { host, why });
         }
-        let nodes = self.complete_nodes();
-        self.move_event(MoveEvent::Complete { nodes });
+        let (nodes, pinned) = (self.complete_nodes(), self.pinned_nodes());
+        self.move_event(MoveEvent::Complete { nodes, pinned });
     }
 
     /// Nodes whose present backups have all of their volumes, as the hosts of these say.
@@ -255,10 +258,16 @@ impl Keeper {
             (state.life, state.message, state.mount) = (HostLife::Left, message, None);
         }
         self.state.departures.retain(|known| known.host != host);
+        self.state.arrivals.retain(|known| known.host != host);
         if let Some(group) = &mut self.state.keepers {
             group.places.retain(|place| usize::from(place.host) != host);
         }
-        self.record();
+        let nodes = self.state.hosts.get_mut(host).map(|host| std::mem::take(&mut host.nodes));
+        let version = self.state.map().map(|map| map.version);
+        self.move_event(MoveEvent::Left { nodes: nodes.unwrap_or_default() });
+        if self.state.map().map(|map| map.version) == version {
+            self.record();
+        }
         self.choose_voters();
     }
 

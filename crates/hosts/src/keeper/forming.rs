@@ -110,6 +110,9 @@ impl Keeper {
             self.refuse_pending(now);
             self.tend_departures();
         }
+        if self.arrivals_due().is_some_and(|due| due <= now) {
+            self.tend_arrivals();
+        }
         if self.return_due().is_some_and(|due| due <= now) {
             self.give_up_silent(HostSeen::is_away, now);
         }

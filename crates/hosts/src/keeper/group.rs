@@ -115,6 +115,7 @@ impl Keeper {
         }
         self.tell_keepers();
         self.drive_moves(false);
+        self.hasten_arrivals();
         if self.state.stage == Stage::Stopping && self.step == KeeperState::Running {
             return self.end_now();
         }
@@ -244,6 +245,7 @@ impl Keeper {
         self.note_own_host();
         self.record();
         self.hasten_departures();
+        self.call_anew();
         if std::mem::take(&mut self.plan.tied) && self.state.why_kept().is_none() {
             log::warn!("the command that the formation was made for was on the host of its former keeper");
             self.end();

@@ -88,6 +88,8 @@ fn start(
     };
     let host = call.hosts.first().filter(|_| plan.launcher.is_per_host());
     let host = host.and_then(|host| plan.hosts.get(*host)).map(|host| host.name.clone());
+    // A host that joins has a ticket of its own, whatever starts it.
+    let host = host.or_else(|| plan.ticket.host.clone());
     let mut ticket = Ticket { host, ..plan.ticket.clone() };
     if let Some(host) = &ticket.host {
         ticket.nodes_of.retain(|(name, _)| name == host);
@@ -157,6 +159,12 @@ impl Launched {
         let output = self.output.iter().map(AsFd::as_fd).chain(end);
         let output = output.map(|descriptor| (descriptor, PollFlags::IN));
         output.chain(input.map(|input| (input.as_fd(), PollFlags::OUT)))
+    }
+
+    /// Sets the one host that it reaches, by its position in the formation.
+    pub fn set_host(&mut self, host: usize) {
+        assert!(self.hosts.len() == 1, "a launcher of {} hosts is said to be of one", self.hosts.len());
+        self.hosts = vec![host];
     }
 
     pub fn reaches(&self, host: usize) -> bool {

@@ -13,6 +13,13 @@ impl Keeper {
             let text = format!("{text}; it did not say that nothing of its part is left there");
             return self.note_left(host, Some(text));
         }
+        if self.state.hosts.get(host).is_none_or(|state| state.life != HostLife::Up) {
+            // It was given up before.
+            return;
+        }
+        if self.is_coming_up(host) {
+            return self.not_joined(host, text);
+        }
         if let Some(state) = self.state.hosts.get_mut(host) {
             (state.life, state.message) = (HostLife::Lost, Some(text));
             state.mount = None;

@@ -2,6 +2,7 @@
 //! and holds the connections whose end is the end of each host's part, unless another keeper can be elected. One
 //! thread, one poll; it never waits for a single peer.
 
+mod arrivals;
 mod departures;
 mod forming;
 pub(crate) mod group;
@@ -46,6 +47,7 @@ use super::inventory::Inventory;
 use super::moves::MoveEvent;
 use super::start::Plan;
 
+use arrivals::Calls;
 use departures::PendingDeparture;
 use launched::Launched;
 use links::Links;
@@ -117,6 +119,8 @@ struct HostSeen {
     sent: SentOrders,
     /// Nodes of which it has complete replicas, as it says, with the mirror epochs of these.
     replicas: Vec<(u16, u32)>,
+    /// True if it joins, and has yet to be told to start its daemons.
+    awaits_begin: bool,
 }
 
 impl HostSeen {
@@ -204,6 +208,8 @@ struct Keeper {
     move_due: Option<u64>,
     /// Time when hosts that leave are looked at again, in milliseconds.
     departure_due: Option<u64>,
+    /// Calls of hosts that join.
+    calls: Calls,
     /// Hosts that this process may run on; none of them leaves.
     possible_own_hosts: Vec<usize>,
     /// The copy that takes over if this process is killed.
@@ -218,6 +224,7 @@ enum Source {
     Report,
     Caller(u64),
     Listener,
+    Arrivals,
     Links,
     Launched(usize),
     Guard,
@@ -291,6 +298,7 @@ impl Keeper {
             untold_lost: Vec::new(),
             move_due: None,
             departure_due: None,
+            calls: Calls::default(),
             possible_own_hosts: Vec::new(),
             standby: Standby::default(),
             dir,
@@ -343,6 +351,7 @@ impl Keeper {
             self.return_due(),
             self.move_due,
             self.departures_due(),
+            self.arrivals_due(),
         ];
         let due = due.into_iter().flatten();
         let left = due.map(|at| at.saturating_sub(self.now_ms()).saturating_add(1));
@@ -364,6 +373,7 @@ impl Keeper {
         let guard = self.guard.descriptors().filter(|_| self.step != KeeperState::Ending);
         sources.extend(guard.map(|descriptor| (Source::Guard, descriptor, input)));
         sources.extend(self.listener.iter().map(|listener| (Source::Listener, listener.as_fd(), input)));
+        sources.extend(self.calls.listener().map(|listener| (Source::Arrivals, listener.as_fd(), input)));
         sources.extend(self.callers.iter().map(|(token, socket)| (Source::Caller(token), socket, input)));
         sources.extend(self.standby.descriptor().map(|end| (Source::Standby, end, input)));
         sources.push((Source::Links, self.links.as_fd(), input));
@@ -380,6 +390,7 @@ impl Keeper {
             Source::Report => self.take_report_end(),
             Source::Caller(token) => self.take_request(token),
             Source::Listener => self.take_newcomer(),
+            Source::Arrivals => self.take_arrival_connection(),
             Source::Links => {
                 for id in self.links.ready() {
                     self.take_messages(id);
@@ -428,6 +439,7 @@ impl Keeper {
             Request::Shrink { hosts, is_forced } => {
                 self.shrink(RequestOrigin::Local(token), &hosts, is_forced)
             }
+            Request::Grow { hosts } => self.grow(RequestOrigin::Local(token), &hosts),
             Request::Keep { reason: Some(_) } if self.state.stage == Stage::Stopping => {
                 let message = "the formation is being taken down".into();
                 self.callers.answer(token, &Answer::Refused { message });
@@ -540,7 +552,8 @@ impl Keeper {
         match (op, host) {
             (rendezvous::JOIN, None) => {
                 let join = Join::from_bytes(body).map_err(|e| e.to_string())?;
-                let past = match join.trouble.is_none() && self.plan.ticket.recovers {
+                let is_past = self.step == KeeperState::Gathering && self.plan.ticket.recovers;
+                let past = match join.trouble.is_none() && is_past {
                     true => Some(PreviousPart::from_bytes(&message.payload).map_err(|e| e.to_string())?),
                     false => None,
                 };
@@ -564,6 +577,10 @@ impl Keeper {
                         log::info!("asked on another host: have hosts leave: {}", hosts.join(", "));
                         self.shrink(RequestOrigin::Remote(id), &hosts, is_forced);
                     }
+                    Question::Grow { hosts } => {
+                        log::info!("asked on another host: have hosts join: {}", hosts.join(", "));
+                        self.grow(RequestOrigin::Remote(id), &hosts);
+                    }
                     Question::Down => {
                         log::info!("asked on another host: end");
                         self.stopping.push(RequestOrigin::Remote(id));
@@ -577,6 +594,9 @@ impl Keeper {
     }
 
     fn take_join(&mut self, id: u64, join: Join, past: Option<PreviousPart>) {
+        if self.step == KeeperState::Running && self.state.arriving().next().is_some() {
+            return self.take_arrival(id, &join);
+        }
         let came = match self.step {
             KeeperState::Gathering => self.inventory.came(join, unix_ms()),
             _ => Err("the formation has started without it".into()),
@@ -625,12 +645,14 @@ impl Keeper {
                     seen.done = true;
                     self.set_nodes(host, NodeLife::Ready);
                 }
+                self.arrival_serves(host);
             }
             HostReport::Mounted { dir } => {
                 seen.done |= self.step == KeeperState::Mounting;
                 if let Some(state) = self.state.hosts.get_mut(host) {
                     state.mount = Some(dir.into());
                 }
+                self.arrival_mounted(host);
             }
             HostReport::Failed { text } => self.failed(host, &text),
             HostReport::Nodes { nodes, replicas, trouble } => {
@@ -663,6 +685,7 @@ impl Keeper {
             KeeperState::Starting | KeeperState::Mounting => {
                 self.give_up(format!("host {}: {text}", self.inventory.host(host)));
             }
+            KeeperState::Running if self.is_coming_up(host) => self.not_joined(host, text.into()),
             _ => log::warn!(why:% = text; "host {}", self.inventory.host(host)),
         }
     }
@@ -697,6 +720,7 @@ impl Keeper {
                 Some(seen) if seen.link.is_none() && self.step == KeeperState::Gathering => {
                     self.inventory.miss(host, said);
                 }
+                Some(seen) if seen.link.is_none() => self.call_failed(host, said),
                 _ => {}
             }
         }
@@ -767,7 +791,8 @@ impl Keeper {
         let mut sum = [0usize; 4];
         let mut notes = Vec::new();
         for (host, seen) in self.hosts.iter().enumerate() {
-            let is_counted = |life: HostLife| !matches!(life, HostLife::Missing | HostLife::Left);
+            let is_counted =
+                |life: HostLife| !matches!(life, HostLife::Missing | HostLife::Left | HostLife::Called);
             let was_there = self.state.hosts.get(host).is_some_and(|host| is_counted(host.life));
             match &seen.left {
                 Some((left, trouble)) => {

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use bivouac_launch::hex::to_hex;
-use bivouac_launch::{HostLife, MoveStage, NodeLife, unix_ms};
+use bivouac_launch::{FormationState, HostLife, MoveStage, NodeLife, unix_ms};
 use bivouac_wire::rendezvous::{self, AdoptedPlace, NewMap, Order};
 use bivouac_wire::{Encode, FormationMap, NodeEntry};
 
@@ -26,6 +26,8 @@ pub(super) struct SentOrders {
     adoptions: Vec<(u16, u32)>,
     /// Questions for its departure that it has not answered yet.
     pub(super) unanswered: Unanswered,
+    /// True if it was to mount the formation.
+    pub(super) mount: bool,
 }
 
 /// Orders of a departure whose answers are awaited. A host that is slow is not to be given them over and over.
@@ -112,8 +114,9 @@ impl Keeper {
     }
 
     fn machine(&self) -> Option<MoveMachine> {
-        let (moves, departures) = (self.state.moves.clone(), self.state.departures.clone());
-        Some(MoveMachine { map: self.state.map()?, moves, departures })
+        let FormationState { moves, departures, arrivals, .. } = &self.state;
+        let (moves, departures, arrivals) = (moves.clone(), departures.clone(), arrivals.clone());
+        Some(MoveMachine { map: self.state.map()?, moves, departures, arrivals })
     }
 
     /// Notes whether anything is mirrored, and whether anything can be.
@@ -144,7 +147,7 @@ impl Keeper {
             if decided.is_planned {
                 // It serves until its replicas are sealed.
                 log::warn!(
-                    "node {}: its host leaves: it moves to host {to}, in epoch {}",
+                    "node {}: it moves in order to host {to}, in epoch {}",
                     decided.node,
                     decided.epoch
                 );
@@ -159,10 +162,12 @@ impl Keeper {
             self.state.map = to_hex(&map.to_bytes());
         }
         (self.state.moves, self.state.departures) = (machine.moves, machine.departures);
+        self.state.arrivals = machine.arrivals;
         if is_changed {
             self.note_mirrors();
             self.record();
             self.hasten_departures();
+            self.hasten_arrivals();
         }
         // Told by `drive_moves`, once the voters have accepted the record of these deaths.
         for command in commands {
@@ -260,7 +265,7 @@ impl Keeper {
         let mut is_pending = false;
         for host in 0..self.hosts.len() {
             let Some(seen) = self.hosts.get_mut(host) else { continue };
-            let Some(link) = seen.link else { continue };
+            let Some(link) = seen.link.filter(|_| !seen.awaits_begin) else { continue };
             if seen.map_known < machine.map.version {
                 is_pending = true;
                 if again || seen.sent.map < machine.map.version {

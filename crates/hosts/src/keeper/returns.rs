@@ -129,7 +129,7 @@ impl Keeper {
     }
 
     /// Returns the nodes that will not come back.
-    fn dead_nodes(&self) -> Vec<u16> {
+    pub(super) fn dead_nodes(&self) -> Vec<u16> {
         let started = self.state.hosts.iter().filter(|host| host.life != HostLife::Missing);
         let started =
             started.flat_map(|host| host.nodes.iter().copied()).filter(|node| self.state.is_given_up(*node));

@@ -43,6 +43,7 @@ impl Keeper {
         (self.step_due, self.look_due, self.live_due) = (None, None, Some(now));
         (self.move_due, self.is_move_unrecorded) = (None, false);
         self.hasten_departures();
+        self.call_anew();
         self.note_mirrors();
         self.reckon_absence(now, 1);
         self.standby.begin_succession(succession);

@@ -44,7 +44,7 @@ impl MoveMachine {
         for _ in 0..=(all.len() + 1) * (hosts.len() + 2) {
             let before = self.map.mirrors.clone();
             let at = place.clone();
-            self.advance(0, &all, |node| at.get(usize::from(node)).copied().flatten());
+            self.advance(0, (&all, &[]), |node| at.get(usize::from(node)).copied().flatten());
             hosts.iter().for_each(|host| self.unmounted(*host, None));
             for moved in std::mem::take(&mut self.moves).into_iter().filter(|m| m.is_planned) {
                 if let Some(place) = place.get_mut(usize::from(moved.node)) {
@@ -123,17 +123,19 @@ impl MoveMachine {
         self.moves.retain(|m| !is_cancelled(m));
     }
 
-    /// Does the next thing, if it is time for that. `complete` are the nodes with complete replicas at their present
-    /// backups.
+    /// Does the next thing, if it is time for that: hosts that leave come before those that join. `complete` are the
+    /// nodes with complete replicas at their present backups, `pinned` those that stay with their hosts.
     pub(super) fn advance(
         &mut self,
         now_unix_ms: u64,
-        complete: &[u16],
+        (complete, pinned): (&[u16], &[u16]),
         host_of: impl Fn(u16) -> Option<usize>,
     ) -> Vec<MoveCommand> {
         self.keep_two_hosts(&host_of);
         let is_next = |known: &Departure| known.stage < DepartureStage::Leaving;
-        let Some(next) = self.departures.iter().position(is_next) else { return Vec::new() };
+        let Some(next) = self.departures.iter().position(is_next) else {
+            return self.balance(now_unix_ms, (complete, pinned), &host_of);
+        };
         let (waits, commands) = self.take_step(now_unix_ms, next, complete, &host_of);
         if let Some(departure) = self.departures.get_mut(next).filter(|_| waits.is_some()) {
             departure.message = waits;
@@ -150,29 +152,17 @@ impl MoveMachine {
         host_of: &impl Fn(u16) -> Option<usize>,
     ) -> (Option<String>, Vec<MoveCommand>) {
         let nodes = || 0..self.map.mirrors.len() as u16;
-        let is_under_way = |m: &&NodeMove| matches!(m.stage, MoveStage::Sealing | MoveStage::Starting);
-        if let Some(moving) = self.moves.iter().find(is_under_way) {
-            let cause = moving.message.as_ref().map_or(String::new(), |why| format!(": {why}"));
-            let text = format!("node {} moves to host {}{cause}", moving.node, self.host_name(moving.backup));
+        if let Some(text) = self.under_way(complete, host_of) {
             return (Some(text), Vec::new());
-        }
-        if let Some(copied) = nodes().find(|node| host_of(*node).is_some() && !complete.contains(node)) {
-            return (Some(self.copy_text(copied)), Vec::new());
         }
         let is_misplaced = |node: &u16| {
             let backup = self.map.mirror(NodeId(*node)).map(|(backup, _)| backup.0);
             host_of(*node).is_some() && backup.and_then(host_of).is_some_and(|host| self.is_leaving(host))
         };
         if let Some(node) = nodes().find(is_misplaced) {
-            let backup = self.choose_backup(node, &[], host_of);
             // There is one, as two hosts that run nodes stay.
-            let Some(mirror) = self.map.mirrors.get_mut(usize::from(node)).filter(|_| backup.is_some())
-            else {
-                return (Some(format!("node {node} has no other backup")), Vec::new());
-            };
-            (mirror.backup, mirror.epoch) = (backup, mirror.epoch.saturating_add(1));
-            self.map.version += 1;
-            return (Some(self.copy_text(node)), vec![MoveCommand::Publish]);
+            let backup = self.choose_backup(node, &[], host_of);
+            return self.copy_to(node, backup);
         }
         let Some(departure) = self.departures.get(next) else { return (None, Vec::new()) };
         let host = departure.host;
@@ -181,7 +171,7 @@ impl MoveMachine {
                 self.enter(host, DepartureStage::Unmounting);
                 (Some("its mounts are taken away".into()), Vec::new())
             }
-            DepartureStage::Moving => match nodes().find(|node| host_of(*node) == Some(host)) {
+            DepartureStage::Moving => match nodes().find(|node| self.runs_content(*node, host, host_of)) {
                 Some(node) => self.plan_move(now_unix_ms, node, host, host_of),
                 None => {
                     self.enter(host, DepartureStage::Leaving);
@@ -192,6 +182,50 @@ impl MoveMachine {
                 (None, Vec::new())
             }
         }
+    }
+
+    /// Returns what is under way already, if anything is: a move, or a copy.
+    pub(super) fn under_way(
+        &self,
+        complete: &[u16],
+        host_of: &impl Fn(u16) -> Option<usize>,
+    ) -> Option<String> {
+        let is_under_way = |m: &&NodeMove| matches!(m.stage, MoveStage::Sealing | MoveStage::Starting);
+        if let Some(moving) = self.moves.iter().find(is_under_way) {
+            let cause = moving.message.as_ref().map_or(String::new(), |why| format!(": {why}"));
+            return Some(format!(
+                "node {} moves to host {}{cause}",
+                moving.node,
+                self.host_name(moving.backup)
+            ));
+        }
+        let is_incomplete =
+            |node: &u16| self.has_content(*node) && host_of(*node).is_some() && !complete.contains(node);
+        (0..self.map.mirrors.len() as u16).find(is_incomplete).map(|node| self.copy_text(node))
+    }
+
+    /// Gives a node another backup, which gets a copy; with what that waits for.
+    pub(super) fn copy_to(
+        &mut self,
+        node: u16,
+        backup: Option<NodeId>,
+    ) -> (Option<String>, Vec<MoveCommand>) {
+        let Some(mirror) = self.map.mirrors.get_mut(usize::from(node)).filter(|_| backup.is_some()) else {
+            return (Some(format!("node {node} has no other backup")), Vec::new());
+        };
+        (mirror.backup, mirror.epoch) = (backup, mirror.epoch.saturating_add(1));
+        self.map.version += 1;
+        (Some(self.copy_text(node)), vec![MoveCommand::Publish])
+    }
+
+    /// Returns whether a node with content runs on a host.
+    pub(super) fn runs_content(
+        &self,
+        node: u16,
+        host: usize,
+        host_of: &impl Fn(u16) -> Option<usize>,
+    ) -> bool {
+        self.has_content(node) && host_of(node) == Some(host)
     }
 
     fn enter(&mut self, host: usize, stage: DepartureStage) {
@@ -205,7 +239,7 @@ impl MoveMachine {
         }
     }
 
-    fn plan_move(
+    pub(super) fn plan_move(
         &mut self,
         now_unix_ms: u64,
         node: u16,

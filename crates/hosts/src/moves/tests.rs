@@ -30,7 +30,7 @@ fn machine(hosts: u16) -> MoveMachine {
         mirrors: (0..hosts).map(mirror).collect(),
     };
     assert_eq!(map.check(), Ok(()));
-    MoveMachine { map, moves: Vec::new(), departures: Vec::new() }
+    MoveMachine::new(map)
 }
 
 fn place(host: usize, epoch: u32) -> NodeEntry {
@@ -124,7 +124,7 @@ fn a_host_that_leaves_gives_its_replicas_and_its_nodes_away() {
     let mut machine = machine(3);
     let all = vec![0, 1, 2];
     let complete = |machine: &mut MoveMachine, nodes: &[u16], place: [usize; 3]| {
-        machine.handle(5, MoveEvent::Complete { nodes: nodes.to_vec() }, move |node| {
+        machine.handle(5, MoveEvent::Complete { nodes: nodes.to_vec(), pinned: Vec::new() }, move |node| {
             place.get(usize::from(node)).copied()
         })
     };
@@ -169,7 +169,7 @@ fn the_loss_of_the_host_that_a_node_was_to_move_to_leaves_it_where_it_is() {
     let mut machine = machine(4);
     machine.handle(5, MoveEvent::Leave { hosts: vec![(1, 1)], is_forced: false }, living(&[]));
     for _ in 0..4 {
-        machine.handle(5, MoveEvent::Complete { nodes: vec![0, 1, 2, 3] }, living(&[]));
+        machine.handle(5, MoveEvent::Complete { nodes: vec![0, 1, 2, 3], pinned: Vec::new() }, living(&[]));
         machine.handle(5, MoveEvent::Unmounted { host: 1, trouble: None }, living(&[]));
     }
     assert_eq!(machine.adoptions(2).next().map(|m| (m.node, m.epoch)), Some((1, 2)));
@@ -189,7 +189,7 @@ fn who_stays_keeps_the_node_that_was_to_move() {
         let mut machine = machine(3);
         machine.handle(5, MoveEvent::Leave { hosts: vec![(1, 1)], is_forced: false }, living(&[]));
         for _ in 0..4 {
-            machine.handle(5, MoveEvent::Complete { nodes: vec![0, 1, 2] }, living(&[]));
+            machine.handle(5, MoveEvent::Complete { nodes: vec![0, 1, 2], pinned: Vec::new() }, living(&[]));
             machine.handle(5, MoveEvent::Unmounted { host: 1, trouble: None }, living(&[]));
         }
         let sealing = machine.adoptions(2).next().map(|m| (m.node, m.epoch));
@@ -215,14 +215,14 @@ fn a_host_whose_node_fails_where_it_moved_to_stays() {
     let mut machine = machine(3);
     machine.handle(5, MoveEvent::Leave { hosts: vec![(1, 1)], is_forced: false }, living(&[]));
     for _ in 0..4 {
-        machine.handle(5, MoveEvent::Complete { nodes: vec![0, 1, 2] }, living(&[]));
+        machine.handle(5, MoveEvent::Complete { nodes: vec![0, 1, 2], pinned: Vec::new() }, living(&[]));
         machine.handle(5, MoveEvent::Unmounted { host: 1, trouble: None }, living(&[]));
     }
     let Some((1, epoch)) = machine.adoptions(2).next().map(|m| (m.node, m.epoch)) else { panic!("no move") };
     machine.handle(6, MoveEvent::Adopted { host: 2, node: 1, place: place(2, epoch) }, living(&[]));
     let dead = |node: u16| living(&[])(node).filter(|_| node != 1);
     machine.handle(7, MoveEvent::Failed { node: 1 }, dead);
-    machine.handle(8, MoveEvent::Complete { nodes: vec![0, 2] }, dead);
+    machine.handle(8, MoveEvent::Complete { nodes: vec![0, 2], pinned: Vec::new() }, dead);
     assert_eq!(machine.departures[0].stage, DepartureStage::GivenUp, "{:?}", machine.departures);
 }
 
@@ -232,7 +232,7 @@ fn a_host_that_is_lost_while_it_leaves_is_lost() {
     let mut machine = machine(3);
     machine.handle(5, MoveEvent::Leave { hosts: vec![(1, 1)], is_forced: false }, living(&[]));
     for _ in 0..4 {
-        machine.handle(5, MoveEvent::Complete { nodes: vec![0, 1, 2] }, living(&[]));
+        machine.handle(5, MoveEvent::Complete { nodes: vec![0, 1, 2], pinned: Vec::new() }, living(&[]));
         machine.handle(5, MoveEvent::Unmounted { host: 1, trouble: None }, living(&[]));
     }
     assert!(machine.moves[0].is_planned && machine.moves[0].stage == MoveStage::Sealing);
@@ -392,7 +392,7 @@ impl World {
             }
             self.copy();
             let nodes = self.complete_nodes();
-            self.handle(MoveEvent::Complete { nodes });
+            self.handle(MoveEvent::Complete { nodes, pinned: Vec::new() });
             self.check();
         }
     }
@@ -530,7 +530,7 @@ proptest! {
                 9 if heard => world.fail(host as u16),
                 8 | 7 => {
                     let nodes = world.complete_nodes();
-                    world.handle(MoveEvent::Complete { nodes });
+                    world.handle(MoveEvent::Complete { nodes, pinned: Vec::new() });
                 }
                 6 => world.copy(),
                 9 => world.handle(MoveEvent::Stay { host, why: "it keeps the formation now".into() }),
@@ -593,7 +593,7 @@ proptest! {
                 4 => world.handle(MoveEvent::Unmounted { host, trouble: None }),
                 5 => {
                     let nodes = world.complete_nodes();
-                    world.handle(MoveEvent::Complete { nodes });
+                    world.handle(MoveEvent::Complete { nodes, pinned: Vec::new() });
                 }
                 what => world.step(host, what, true),
             }

@@ -472,7 +472,7 @@ impl Supervisor {
                 self.callers.answer(token, &answer);
             }
             Request::Look => self.callers.answer(token, &Answer::Done),
-            Request::Shrink { .. } => {
+            Request::Shrink { .. } | Request::Grow { .. } => {
                 let message = "this is one host's part; ask the keeper of the whole".into();
                 self.callers.answer(token, &Answer::Refused { message });
             }

@@ -10,7 +10,7 @@ pub fn add_nodes(state: &mut FormationState) {
     let Some(map) = state.map().filter(|_| state.part.is_some()) else { return };
     for (id, entry) in map.nodes.into_iter().enumerate() {
         let id = u16::try_from(id).unwrap_or(u16::MAX);
-        if state.nodes.iter().any(|node| node.id == id) {
+        if entry.is_withdrawn() || state.nodes.iter().any(|node| node.id == id) {
             continue;
         }
         let is_lost = state.lost_elsewhere.contains(&id);

@@ -1,6 +1,7 @@
 //! Losses of a formation: hosts, their nodes, moves to other hosts, and what is lost for good.
 
 use bivouac_launch::{FormationState, HostLife, MoveStage, unix_ms};
+use bivouac_types::NodeId;
 use bivouac_types::units::format_duration;
 use serde::Serialize;
 
@@ -71,8 +72,11 @@ impl LossReport {
                 MoveStage::Serving | MoveStage::Failed => None,
             }),
         });
-        // A node that moved stays failed in its former host's part: it is told once, as moved.
-        let failed = state.failed_here().filter(|node| state.moves.iter().all(|m| m.node != node.id));
+        // With the node of a host that joined nothing is lost.
+        let map = state.map();
+        let has_content = |node: u16| map.as_ref().is_none_or(|map| map.has_content(NodeId(node)));
+        let failed = state.failed_here().filter(|node| has_content(node.id));
+        let failed = failed.filter(|node| state.moves.iter().all(|m| m.node != node.id));
         let given_up = failed.map(|node| LostNode {
             node: node.id,
             state: "lost",
@@ -155,11 +159,16 @@ fn seen_from_part(state: &FormationState) -> Vec<LostNode> {
         since_unix_ms: None,
         message: None,
     };
-    let given_up = state.lost_elsewhere.iter().map(|id| node(*id, "lost", None, None));
+    let map = state.map();
+    let has_content = |node: u16| map.as_ref().is_none_or(|map| map.has_content(NodeId(node)));
+    let given_up = state.lost_elsewhere.iter().copied().filter(|id| has_content(*id));
+    let given_up: Vec<LostNode> = given_up.map(|id| node(id, "lost", None, None)).collect();
     let map = state.map().map(|map| map.nodes).unwrap_or_default();
     let lost: Vec<u16> = state.lost().collect();
-    let entries = (0..).zip(map).filter(|(id, entry)| entry.epoch > 0 && !lost.contains(id));
+    let entries = (0..).zip(map).filter(|(_, entry)| !entry.is_withdrawn());
+    let entries = entries.filter(|(id, entry)| entry.epoch > 0 && !lost.contains(id));
     given_up
+        .into_iter()
         .chain(entries.map(|(id, entry)| node(id, "moved", Some(entry.host), Some(entry.epoch))))
         .collect()
 }

@@ -15,8 +15,8 @@ use bivouac_client::{Client, NodeStatus, PoolStatus, VolumeStatus};
 use bivouac_hosts::{look_at_hosts, look_elsewhere};
 use bivouac_launch::mount_views::MountViews;
 use bivouac_launch::{
-    Departure, DepartureStage, FormationState, HostLife, HostState, HttpState, Kind, LaunchError,
-    LaunchResult, NodeLife, NodeState, Stage, StateDir, left_ms, parallel_map, settled,
+    FormationState, HostLife, HostState, HttpState, Kind, LaunchError, LaunchResult, NodeLife, NodeState,
+    Stage, StateDir, left_ms, parallel_map, settled,
 };
 use bivouac_types::table::layout;
 use bivouac_types::units::{format_count, format_duration, format_size};
@@ -152,7 +152,7 @@ pub struct HostReport {
     /// The formation's directory there, where that tells it from others.
     #[serde(skip)]
     dir: String,
-    /// `called`, `up`, `leaving`, `left`, `missing` or `lost`; `silent` where that is all that another host knows.
+    /// `called`, `up`, `joining`, `leaving`, `left`, `missing` or `lost`; `silent` where that is all that another host knows.
     pub state: &'static str,
     /// Reason why it is not up, or what is wrong with it.
     pub message: Option<String>,
@@ -181,16 +181,23 @@ impl From<&HostState> for HostReport {
     }
 }
 
-fn hosts_of(hosts: &[HostState], departures: &[Departure]) -> Vec<HostReport> {
-    let mut reports: Vec<HostReport> = hosts.iter().map(HostReport::from).collect();
-    // A departure that was given up leaves the host as it was.
-    for departure in departures.iter().filter(|known| known.stage != DepartureStage::GivenUp) {
+fn hosts_of(state: &FormationState) -> Vec<HostReport> {
+    let mut reports: Vec<HostReport> = state.hosts.iter().map(HostReport::from).collect();
+    for arrival in state.arriving() {
+        let report = reports.get_mut(arrival.host).filter(|report| matches!(report.state, "up" | "called"));
+        if let Some(report) = report {
+            report.state = "joining";
+            report.message = report.message.take().or_else(|| arrival.message.clone());
+        }
+    }
+    for departure in state.leaving() {
         if let Some(report) = reports.get_mut(departure.host).filter(|report| report.state == "up") {
             report.state = "leaving";
             report.message = report.message.take().or_else(|| departure.message.clone());
         }
     }
-    reports
+    let shown = reports.into_iter().enumerate().filter(|(at, _)| !state.is_former_host(*at));
+    shown.map(|(_, report)| report).collect()
 }
 
 /// The supervisor.
@@ -457,17 +464,22 @@ fn report(
     let views = MountViews::of(&state);
     let seen = || answers.iter().flatten().flatten();
     let epoch = seen().map(|status| status.epoch).max().unwrap_or(0);
-    let silent = silence::silent(seen());
+    let map = state.map();
+    let is_withdrawn = |node: u16| map.as_ref().is_some_and(|map| map.is_withdrawn(NodeId(node)));
+    let mut silent = silence::silent(seen());
+    silent.retain(|silent| !is_withdrawn(silent.node));
     let links = LinkReport::of(seen());
-    let nodes: Vec<NodeReport> =
-        state.nodes.iter().zip(answers).map(|(node, answer)| node_report(node, held, answer)).collect();
+    let present = state.nodes.iter().zip(answers).filter(|(node, _)| !is_withdrawn(node.id));
+    let nodes: Vec<NodeReport> = present.map(|(node, answer)| node_report(node, held, answer)).collect();
+    let hosts = hosts_of(&state);
     let is_well = |host: &HostState| match host.life {
         HostLife::Up => host.message.is_none(),
         // What is left there, if anything, is said of it.
         HostLife::Left => true,
         HostLife::Called | HostLife::Missing | HostLife::Lost => false,
     };
-    let all_up = state.hosts.iter().all(is_well);
+    let mut present = state.hosts.iter().enumerate().filter(|(at, _)| !state.is_former_host(*at));
+    let all_up = present.all(|(_, host)| is_well(host));
     let given_up = nodes.iter().any(|node| node.state == "failed");
     let lost = LossReport::of(&state);
     let all_ready = all_up && nodes.iter().all(|node| node.state == "ready");
@@ -520,7 +532,7 @@ fn report(
         unflushed,
         totals: totals(&nodes),
         nodes,
-        hosts: hosts_of(&state.hosts, &state.departures),
+        hosts,
         lost,
     }
 }
@@ -840,6 +852,7 @@ mod tests {
             hosts: vec![],
             moves: Vec::new(),
             departures: Vec::new(),
+            arrivals: Vec::new(),
             keeper_host: None,
             keepers: None,
             reach: None,

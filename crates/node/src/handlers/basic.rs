@@ -36,6 +36,8 @@ impl Handle for op::StatFs {
         // What processes were promised and do not use any more counts as free.
         node.sweep_direct();
         let space = match request.partition {
+            // Its volumes take replicas, and no file.
+            PartitionId::ROOT if !node.map.has_content(node.id) => Vec::new(),
             PartitionId::ROOT => node.space(),
             partition => node.space_of(partition)?,
         };
@@ -57,6 +59,9 @@ impl Node {
 
     /// Estimates how many more names fit, by the memory for records and the volume that records are on.
     fn files_free(&self) -> u64 {
+        if !self.map.has_content(self.id) {
+            return 0;
+        }
         let records = self.records.stats();
         let memory = records.memory_max.saturating_sub(records.memory);
         let volume = self.space().first().map_or(0, |(_, free)| *free);

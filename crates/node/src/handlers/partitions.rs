@@ -238,7 +238,7 @@ impl Node {
 
     fn other_nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
         let own = self.id;
-        (0..self.map.nodes.len()).map(|node| NodeId(node as u16)).filter(move |node| *node != own)
+        (0..self.map.content_count()).map(|node| NodeId(node as u16)).filter(move |node| *node != own)
     }
 }
 

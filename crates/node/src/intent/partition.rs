@@ -75,7 +75,7 @@ impl Node {
         let targets = partition.places(&self.map);
         let mut nodes: Vec<NodeId> = match partition.settings.source {
             // Homes of its inodes must know as well: what changes there is not at the source.
-            Some(_) => (0..self.map.nodes.len()).map(|node| NodeId(node as u16)).collect(),
+            Some(_) => (0..self.map.content_count()).map(|node| NodeId(node as u16)).collect(),
             None => targets.iter().map(|place| place.node).collect(),
         };
         nodes.retain(|node| *node != self.id);

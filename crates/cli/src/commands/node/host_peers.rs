@@ -8,7 +8,7 @@ use std::time::Duration;
 use bivouac_net::{
     Address, Identity, InProcess, LaneKind, LivenessTable, Peer, PeerOptions, Service, Transport,
 };
-use bivouac_node::{NetPeers, Node, PeerRequest, Peers};
+use bivouac_node::{Connector, NetPeers, Node, PeerRequest, Peers};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, NodeId};
 use bivouac_wire::FormationMap;
 
@@ -65,29 +65,31 @@ impl Peers for PeerRoutes {
 
 /// Ways from a node to all others: over the peer lane to those of other processes.
 pub fn peers_of(shared: &DaemonContext, id: NodeId, liveness: &Arc<LivenessTable>) -> Arc<dyn Peers> {
-    let has_others = shared.host_peers.0.len() < shared.map.nodes.len();
-    let ways = |lane, are_needed: bool| {
-        if are_needed && has_others { over_network(shared, (id, lane), liveness) } else { Vec::new() }
+    let is_mirrored = !shared.map.mirrors.is_empty();
+    let has_others = is_mirrored || shared.host_peers.0.len() < shared.map.nodes.len();
+    let connector = connector(shared, id, liveness);
+    let ways = |lane, are_needed: bool| -> Vec<Option<Arc<dyn Transport>>> {
+        let nodes = shared.map.nodes.iter().filter(|_| are_needed && has_others);
+        (0..).map(NodeId).zip(nodes).map(|(node, entry)| connector(node, entry, lane)).collect()
     };
-    let mirrors = ways(LaneKind::Mirror, !shared.map.mirrors.is_empty());
-    let others = NetPeers::new(ways(LaneKind::Peer, true)).with_mirrors(mirrors);
+    let (peers, mirrors) = (ways(LaneKind::Peer, true), ways(LaneKind::Mirror, is_mirrored));
+    let others = NetPeers::new(peers);
+    let others = if is_mirrored { others.with_mirrors(mirrors, connector) } else { others };
     Arc::new(PeerRoutes { host_peers: Arc::clone(&shared.host_peers), others })
 }
 
-fn over_network(
-    shared: &DaemonContext,
-    (own, lane): (NodeId, LaneKind),
-    liveness: &Arc<LivenessTable>,
-) -> Vec<Option<Arc<dyn Transport>>> {
+/// What creates the way from a node to another one, over the network.
+fn connector(shared: &DaemonContext, own: NodeId, liveness: &Arc<LivenessTable>) -> Box<Connector> {
     let client = ClientId(ClientId::PEER_BIT | u64::from(own.0));
-    let epoch = shared.map.nodes.get(usize::from(own.0)).map_or(0, |entry| entry.epoch);
-    let way = |(id, entry): (u16, &bivouac_wire::NodeEntry)| -> Option<Arc<dyn Transport>> {
-        let identity = Identity { auth: shared.auth.clone(), client, lane, epoch };
+    let own_epoch = shared.map.nodes.get(usize::from(own.0)).map_or(0, |entry| entry.epoch);
+    let options = PeerOptions { wait_ms: shared.config.wait_ms, ..PeerOptions::default() };
+    let (auth, host_peers) = (shared.auth.clone(), Arc::clone(&shared.host_peers));
+    let liveness = Arc::clone(liveness);
+    Box::new(move |node, entry, lane| {
+        let identity = Identity { auth: auth.clone(), client, lane, epoch: own_epoch };
         let address = Address::tcp(entry.peer_address.clone());
-        let options = PeerOptions { wait_ms: shared.config.wait_ms, ..PeerOptions::default() };
-        let peer = || Peer::to(NodeId(id), address, identity, options).since(entry.epoch).heeding(liveness);
-        let is_host_peer = shared.host_peers.0.contains_key(&NodeId(id));
+        let peer = || Peer::to(node, address, identity, options).since(entry.epoch).heeding(&liveness);
+        let is_host_peer = host_peers.0.contains_key(&node);
         (!is_host_peer).then(|| Arc::new(peer()) as Arc<dyn Transport>)
-    };
-    (0..).zip(&shared.map.nodes).map(way).collect()
+    })
 }
