@@ -880,6 +880,9 @@ fn new_part(
     ticket: &Ticket,
     ip: IpAddr,
 ) -> LaunchResult<(Claim, FormationState, Option<PreviousPart>)> {
+    if ticket.joins {
+        remove_former_part(here, ticket)?;
+    }
     let claim = claim(here, &ticket.name, &mut say).map_err(|error| named_twice(here, ticket, error))?;
     let mut attempt = Attempt { here, dir: claim.dir.clone(), done: false };
     let mut state = plan(here, &wishes(here, ticket), &claim.dir)?;
@@ -892,6 +895,21 @@ fn new_part(
     write_first(&claim.dir, &state)?;
     attempt.done = true;
     Ok((claim, state, None))
+}
+
+/// Removes what this host has of a formation that gave it up, and that it joins again: all of that is on other hosts.
+fn remove_former_part(here: &Environment, ticket: &Ticket) -> LaunchResult<()> {
+    let claim = StateDir::claim(here, &ticket.name).map_err(|error| {
+        let cause = format!("still has a part of a formation of that name ({error})");
+        let remedy = "a host that was given up takes its part down within --silence-max; then: bivouac grow";
+        LaunchError::new(error.kind(), format_args!("machine {}", here.host), cause, remedy)
+    })?;
+    match claim.stale.as_ref().filter(|stale| stale.formation == ticket.formation) {
+        Some(stale) => remove_leftovers(here, &claim.dir, stale, &mut say),
+        // Nothing is in it yet but the lock, or what another formation has left.
+        None if claim.stale.is_none() => claim.dir.remove(),
+        None => Ok(()),
+    }
 }
 
 /// Returns the state of a part that is recovered, with what it takes to have it, and what it was.

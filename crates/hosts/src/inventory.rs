@@ -50,6 +50,11 @@ impl Inventory {
         self.hosts.push((host, Presence::Called));
     }
 
+    /// Forgets hosts that were added, so that `count` are left.
+    pub fn truncate(&mut self, count: usize) {
+        self.hosts.truncate(count);
+    }
+
     pub fn host(&self, index: usize) -> &str {
         self.hosts.get(index).map_or("?", |(host, _)| host.name.as_str())
     }

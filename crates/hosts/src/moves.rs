@@ -425,4 +425,6 @@ impl MoveMachine {
 }
 
 #[cfg(test)]
+mod balance_tests;
+#[cfg(test)]
 mod tests;

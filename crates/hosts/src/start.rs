@@ -321,6 +321,7 @@ fn first_ticket(wishes: &HostsWishes, formation: &[u8; 16], secret: &[u8; 32], b
         reach: None,
         recovers: wishes.past.is_some(),
         with_older: wishes.with_older,
+        joins: false,
     }
 }
 

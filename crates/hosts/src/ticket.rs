@@ -100,6 +100,9 @@ pub(crate) struct Ticket {
     /// True if volumes that are older than the others are taken as they are then.
     #[serde(default)]
     pub with_older: bool,
+    /// True if the host joins a formation that runs: what it has of it, as a host that was given up, is removed.
+    #[serde(default)]
+    pub joins: bool,
 }
 
 impl Ticket {
@@ -216,6 +219,7 @@ pub(crate) mod tests {
             reach: None,
             recovers: false,
             with_older: false,
+            joins: false,
         }
     }
 

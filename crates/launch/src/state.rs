@@ -674,6 +674,16 @@ impl FormationState {
         !has_moved && self.index_of(node.id) == Some(at)
     }
 
+    /// Returns the nodes that are where this state says: by the map, none of them has moved to another host, or was
+    /// withdrawn.
+    #[must_use]
+    pub fn present_nodes(&self) -> Vec<&NodeState> {
+        let map = self.map();
+        let entry = |node: &NodeState| map.as_ref().and_then(|map| map.nodes.get(usize::from(node.id)));
+        let is_present = |node: &&NodeState| entry(node).is_none_or(|entry| entry.epoch <= node.epoch);
+        self.nodes.iter().filter(is_present).collect()
+    }
+
     /// Returns whether it is the whole of a formation over several hosts: its nodes are not this machine's.
     #[must_use]
     pub fn is_over_hosts(&self) -> bool {

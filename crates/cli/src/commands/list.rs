@@ -10,7 +10,6 @@ use bivouac_launch::{
     Amount, Environment, FormationName, FormationState, HostLife, NodeLife, Recoverable, Stage, StateDir,
     other_bases, recoverable, settled,
 };
-use bivouac_types::NodeId;
 use bivouac_types::units::format_utc;
 use serde::Serialize;
 
@@ -143,10 +142,7 @@ fn is_whole(state: &FormationState) -> bool {
     let is_well = |life: HostLife| matches!(life, HostLife::Up | HostLife::Left);
     let mut present = state.hosts.iter().enumerate().filter(|(at, _)| !state.is_former_host(*at));
     let hosts = present.all(|(_, host)| is_well(host.life));
-    let map = state.map();
-    let is_withdrawn = |node: u16| map.as_ref().is_some_and(|map| map.is_withdrawn(NodeId(node)));
-    let mut present = state.nodes.iter().filter(|node| !is_withdrawn(node.id));
-    let nodes = present.all(|node| node.life == NodeLife::Ready);
+    let nodes = state.present_nodes().iter().all(|node| node.life == NodeLife::Ready);
     hosts && nodes && state.supervisor.is_some_and(|supervisor| supervisor.is_alive())
 }
 

@@ -109,6 +109,21 @@ impl Keeper {
         at
     }
 
+    /// Brings the lists of hosts to what the state says, which is newer than the copy of a keeper that was killed.
+    pub(super) fn know_hosts(&mut self) {
+        let count = self.state.hosts.len();
+        self.plan.hosts.truncate(count);
+        self.hosts.truncate(count);
+        self.inventory.truncate(count);
+        for at in self.hosts.len()..count {
+            let name = self.state.hosts.get(at).map(|host| host.name.clone()).unwrap_or_default();
+            let host = HostArg { name, nodes: 1, position: at };
+            self.inventory.add(host.clone());
+            self.plan.hosts.push(host);
+            self.hosts.push(HostSeen::default());
+        }
+    }
+
     /// Time when hosts that join are looked at next.
     pub(super) fn arrivals_due(&self) -> Option<u64> {
         self.calls.due
@@ -189,6 +204,7 @@ impl Keeper {
             nodes: 1,
             nodes_of: vec![(known.name.clone(), 1)],
             recovers: false,
+            joins: true,
             ..self.plan.ticket.clone()
         };
         launch(&self.dir, &Plan { ticket, hosts: vec![known], ..self.plan.clone() })

@@ -39,6 +39,7 @@ impl Keeper {
         log::error!("the keeper, process {}, was killed: this one takes its place", succession.former.pid);
         self.state = FormationState { supervisor: Some(ProcessId::current()), ..promised };
         let now = self.now_ms();
+        self.know_hosts();
         self.await_hosts(now);
         (self.step_due, self.look_due, self.live_due) = (None, None, Some(now));
         (self.move_due, self.is_move_unrecorded) = (None, false);

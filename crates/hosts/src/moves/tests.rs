@@ -494,8 +494,8 @@ proptest! {
                 5 if world.lost.len() + 1 < usize::from(hosts) => world.lose(host),
                 4 => {
                     // The keeper is killed; its standby has the state.
-                    let MoveMachine { map, moves, departures } = world.machine.clone();
-                    world.machine = MoveMachine { map, moves, departures };
+                    let MoveMachine { map, moves, departures, arrivals } = world.machine.clone();
+                    world.machine = MoveMachine { map, moves, departures, arrivals };
                 }
                 what => world.step(host, what % 3, heard),
             }

@@ -171,6 +171,7 @@ impl Supervisor {
         // A recovery from an older note would take what the former host has for what there was.
         write_notes(&self.state);
         self.follow_map(&map);
+        self.discard_moved();
         self.try_write_state();
         Ok(())
     }
@@ -193,6 +194,43 @@ impl Supervisor {
         }
     }
 
+    /// Removes the volumes of nodes that have moved to another host, and serve there: they have a backup again. Before
+    /// that, what is here may be all that there is.
+    pub(super) fn discard_moved(&mut self) {
+        let (Some(map), Some(formation)) = (self.state.map(), self.state.formation_id()) else { return };
+        for at in 0..self.state.nodes.len() {
+            let Some(node) = self.state.nodes.get(at).filter(|node| !node.volumes.is_empty()) else {
+                continue;
+            };
+            let id = usize::from(node.id);
+            let is_settled = map.nodes.get(id).zip(map.mirrors.get(id)).is_some_and(|(entry, mirror)| {
+                entry.epoch > node.epoch && mirror.backup.is_some() && mirror.epoch > entry.epoch
+            });
+            let runs = self.daemons.iter().any(|daemon| daemon.nodes.contains(&at) && daemon.runs());
+            let others = self.state.nodes.iter().enumerate().filter(|(other, _)| *other != at);
+            let mut others = others.flat_map(|(_, other)| &other.volumes);
+            // A node that has moved here runs on replicas below the volumes of another one.
+            let is_below = |path: &PathBuf| node.volumes.iter().any(|volume| path.starts_with(&volume.path));
+            if !is_settled || runs || others.any(|other| is_below(&other.path)) {
+                continue;
+            }
+            let removed = node
+                .volumes
+                .iter()
+                .try_for_each(|volume| bivouac_store::remove_volume(&volume.path, formation, volume.own_dir));
+            match &removed {
+                Ok(()) => {
+                    log::warn!("the former volumes of node {id} are removed: it serves on another host")
+                }
+                Err(error) => log::error!(why:% = error; "the former volumes of node {id} are not removed"),
+            }
+            if let Some(node) = self.state.nodes.get_mut(at).filter(|_| removed.is_ok()) {
+                node.volumes.clear();
+                self.changed = true;
+            }
+        }
+    }
+
     /// Ends the daemon of a node that has moved to another host.
     fn retire(&mut self, index: usize) {
         let reason = "the node has moved to another host";
@@ -200,6 +238,7 @@ impl Supervisor {
         if let Some(daemon) = self.daemons.get_mut(index) {
             daemon.kill_now();
             daemon.drop_mounts();
+            daemon.close_sockets();
         }
         self.event(Event::Retire(index));
         self.set_life(index, NodeLife::Failed, Some(reason.into()));

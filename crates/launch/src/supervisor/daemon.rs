@@ -136,6 +136,17 @@ impl Daemon {
         Daemon { server: Some((server, listener)), ..Daemon::new(count, Vec::new()) }
     }
 
+    /// Closes the sockets of its nodes, which are never served here again: who connects is refused, and looks elsewhere,
+    /// rather than wait for an answer.
+    pub(super) fn close_sockets(&mut self) {
+        self.handles.clear();
+    }
+
+    /// Returns true if it has a process, or threads of a former one.
+    pub(super) fn runs(&self) -> bool {
+        self.running.is_some() || !self.former.is_empty()
+    }
+
     /// Returns the server that it is, if it is no node.
     pub(super) fn server(&self) -> Option<Server> {
         self.server.as_ref().map(|(server, _)| *server)

@@ -707,6 +707,7 @@ impl Supervisor {
             // Its node has moved: the message about that stays.
             self.nodes_of(index).iter_mut().for_each(|node| node.process = None);
             self.changed = true;
+            self.discard_moved();
             return;
         }
         // A kill for want of memory, or a start that reports a failure, is no fault of the daemon: one that was

@@ -5,6 +5,13 @@ use bivouac_launch::{FormationState, NodeLife, NodeState};
 use super::{HostReport, NodeReport};
 use crate::host_questions::host_dir;
 
+/// Forgets those of a part's own nodes that have moved to other hosts.
+pub fn forget_moved(state: &mut FormationState) {
+    if state.part.is_some() {
+        state.nodes = state.present_nodes().into_iter().cloned().collect();
+    }
+}
+
 /// Adds them to a part's own nodes. What their daemons are only their hosts know.
 pub fn add_nodes(state: &mut FormationState) {
     let Some(map) = state.map().filter(|_| state.part.is_some()) else { return };

@@ -368,7 +368,8 @@ pub fn look(dir: &StateDir) -> LaunchResult<StatusReport> {
 
 /// The same, of a host's part always of that host alone, so that what is gathered of all hosts counts each node once.
 pub fn look_here(dir: &StateDir) -> LaunchResult<StatusReport> {
-    let state = settled(dir)?.ok_or_else(taken_down)?;
+    let mut state = settled(dir)?.ok_or_else(taken_down)?;
+    elsewhere::forget_moved(&mut state);
     Ok(look_at(dir, state, |_, _| ())?.0)
 }
 
@@ -383,6 +384,7 @@ pub fn look_further<T>(
     ask: impl FnOnce(&Client, &StatusReport) -> T,
 ) -> LaunchResult<(StatusReport, Option<T>)> {
     let mut state = settled(dir)?.ok_or_else(taken_down)?;
+    elsewhere::forget_moved(&mut state);
     elsewhere::add_nodes(&mut state);
     let hosts_unknown = state.part.is_some();
     let (mut report, asked) = look_at(dir, state, ask)?;

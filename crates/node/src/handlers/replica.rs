@@ -1,12 +1,13 @@
 //! Replicas of other nodes' volumes, and this node's own mirror.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bivouac_mirror::NotSealed;
 use bivouac_store::{MirrorStatus, Replica, SealError, ServeState};
 use bivouac_types::{Errno, FsError, FsResult, NodeId};
 use bivouac_wire::{
-    AppliedChanges, ApplyChangesRequest, BeginReplicaRequest, BegunReplica, ReplicaOutcome,
+    AppliedChanges, ApplyChangesRequest, BeginReplicaRequest, BegunReplica, MirrorEntry, ReplicaOutcome,
     ReplicaSessionRequest, SealReplicaRequest, SealedReplica, SetBackupRequest, op,
 };
 
@@ -60,6 +61,23 @@ impl Node {
     /// Returns the replicas of another node's volumes here.
     fn replica_of(&self, node: NodeId) -> FsResult<Arc<Replica>> {
         self.replicas.of((self.map.formation, node), &self.data)
+    }
+
+    /// Removes the replicas of nodes that have another backup by the newest map. Returns the time after which to call
+    /// again, if some of these nodes may still take this one for their backup.
+    pub fn discard_replicas(&self) -> Option<Duration> {
+        let map = self.newest_map();
+        let mirrors = (0u16..).map(NodeId).zip(&map.mirrors);
+        let others = mirrors.filter(|(node, entry)| *node != self.id && entry.backup != Some(self.id));
+        let discard = |(node, entry): (NodeId, &MirrorEntry)| {
+            let replica = self.replica_of(node).ok()?;
+            let discarded = replica.discard(entry.epoch);
+            discarded.unwrap_or_else(|error| {
+                log::error!(why:% = error; "the former replica of {node} is not removed");
+                None
+            })
+        };
+        others.filter_map(discard).max()
     }
 
     /// Seals the replicas of a node's volumes: refuses their primary below `epoch`, for good, and returns where the

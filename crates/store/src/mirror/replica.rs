@@ -301,6 +301,43 @@ impl Replica {
         Ok(SealedReplica { wait_ms, volumes: volumes.collect() })
     }
 
+    /// Removes replicas of an epoch below `epoch`, in which the primary has another backup, once the primary cannot
+    /// take this one for its backup any more. Sealed ones stay: a daemon may run on them. Returns the time after which
+    /// to call again, if the primary may still do so.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn discard(&self, epoch: u32) -> io::Result<Option<Duration>> {
+        let mut state = self.state.write();
+        if state.epoch.is_sealed || state.epoch.epoch >= epoch || state.volume_count == 0 {
+            return Ok(None);
+        }
+        let left = self.lease.lock().left((self.now)());
+        if !left.is_zero() {
+            return Ok(Some(left));
+        }
+        // A primary that asks all the same copies everything again, in a session of its own.
+        let ended = ReplicaEpoch {
+            session: state.epoch.session.saturating_add(1),
+            is_complete: false,
+            ..state.epoch
+        };
+        self.dirs.note(&ended, state.volume_count, state.lease_length)?;
+        (state.epoch, state.knows_changes) = (ended, false);
+        self.files.lock().clear();
+        state.suspects.clear();
+        if state.volumes.is_empty() {
+            state.volumes =
+                (0..state.volume_count).map(|volume| self.dirs.open(volume)).collect::<io::Result<_>>()?;
+        }
+        for (index, volume) in (0..).zip(&state.volumes) {
+            self.empty(index, &**volume)?;
+        }
+        state.volumes.clear();
+        state.volume_count = 0;
+        Ok(None)
+    }
+
     /// Returns the state of the replicas.
     #[must_use]
     pub fn epoch(&self) -> ReplicaEpoch {

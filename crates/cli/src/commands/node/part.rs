@@ -199,9 +199,24 @@ impl Part {
         {
             self.set_backup(entry);
         }
+        self.discard_replicas();
         let clients: Vec<_> = self.clients.lock().iter().filter_map(Weak::upgrade).collect();
         for client in clients {
             client.take_map(map);
+        }
+    }
+
+    /// Removes replicas of nodes that have another backup by now, once none of them can be in use.
+    fn discard_replicas(&self) {
+        let node = Arc::downgrade(&self.node);
+        let discard = move || {
+            // The node may end meanwhile.
+            while let Some(wait) = node.upgrade().and_then(|node| node.discard_replicas()) {
+                bivouac_net::pause(wait);
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("replicas".into()).spawn(discard) {
+            log::error!(why:% = error; "there is no thread to remove former replicas");
         }
     }
 
