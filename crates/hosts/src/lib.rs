@@ -29,6 +29,7 @@ mod moves;
 mod network;
 mod node_reports;
 mod own_part;
+mod part_start;
 mod reachable;
 mod resume;
 mod shrink;

@@ -174,6 +174,35 @@ fn a_primary_that_is_cut_off_serves_nothing_once_its_lease_is_over() {
     }
 }
 
+/// S851: what a former backup has is removed, but not as long as its primary may take it for the backup.
+#[test]
+fn a_replica_that_was_replaced_goes_once_its_lease_is_over() {
+    let (link, own) = (TestLink::to(memory), memory());
+    let lease = Duration::from_millis(50);
+    let mirror = mirror(&own, &link, MirrorOptions { lease, ..options(1) });
+    let volume = mirrored_volumes(&mirror).remove(0);
+    write(&*volume, "f", 0, b"one").unwrap();
+    complete(&mirror);
+    let former = link.replica(BACKUP);
+    assert_eq!(former.discard(1).unwrap(), None, "of the epoch that it has it stays");
+    assert!(former.epoch().is_complete);
+    mirror.set_backup(2, Some(OTHER)).unwrap();
+    complete(&mirror);
+    while let Some(left) = former.discard(2).unwrap() {
+        assert!(former.epoch().is_complete && left <= lease * 2);
+        std::thread::park_timeout(left);
+    }
+    assert!(link.volumes(BACKUP)[0].open("f", crate::OpenMode::Existing).is_err());
+    assert!(!former.epoch().is_complete);
+    // It can be the backup again.
+    mirror.set_backup(3, Some(BACKUP)).unwrap();
+    complete(&mirror);
+    assert_eq!(bytes(&*link.volumes(BACKUP)[0], "f"), b"one");
+    assert!(former.seal(4).is_ok());
+    assert_eq!(former.discard(9).unwrap(), None, "a daemon may run on it");
+    assert_eq!(bytes(&*link.volumes(BACKUP)[0], "f"), b"one");
+}
+
 /// S804.
 #[test]
 fn a_primary_goes_on_alone_or_with_another_backup_only_when_told_to() {
