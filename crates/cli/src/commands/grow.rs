@@ -55,7 +55,7 @@ pub fn run(here: &Environment, args: &GrowArgs) -> Result<ExitCode, Failure> {
                 });
             }
         }
-        let message = || progress.told.values().next().map(|text| text.clone());
+        let message = || progress.told.values().next().cloned();
         if is_over(&signals, LOOK_PAUSE) {
             return Err(goes_on("it was not waited for any longer", message()).into());
         }
