@@ -48,6 +48,7 @@ struct RemovalRules<'a> {
 
 impl RemovalRules<'_> {
     fn allow(&self, place: &ParentAndName, now: &Attr) -> FsResult<()> {
+        // States are without hidden names; the top has got one by now.
         let is_top = is_reserved(&place.name) || self.top == Some(now.ino);
         let has = |seen: &TreeState| is_top || seen.has(place.parent, &place.name, now);
         if self.seen.is_none_or(has) { Ok(()) } else { Err(Errno::EBUSY.into()) }

@@ -122,6 +122,15 @@ impl Client {
         Ok(())
     }
 
+    /// Like [`Client::entries_of`], for a directory on a walk from `top`: one that was removed since its entry was seen
+    /// has none.
+    fn entries_below(&self, top: &TreeEntry, dir: &TreeEntry) -> FsResult<Vec<TreeEntry>> {
+        match self.entries_of(dir) {
+            Err(error) if error.errno() == Errno::ENOENT && dir.attr.ino != top.attr.ino => Ok(Vec::new()),
+            entries => entries,
+        }
+    }
+
     /// Brings a file, or a directory and what is below it, to site storage, where that goes at its close. For what was
     /// made under a temporary name, which site storage does not get.
     ///

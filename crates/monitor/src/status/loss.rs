@@ -76,6 +76,7 @@ impl LossReport {
         let map = state.map();
         let has_content = |node: u16| map.as_ref().is_none_or(|map| map.has_content(NodeId(node)));
         let failed = state.failed_here().filter(|node| has_content(node.id));
+        // A node that moved stays failed in its former host's part: it is told once, as moved.
         let failed = failed.filter(|node| state.moves.iter().all(|m| m.node != node.id));
         let given_up = failed.map(|node| LostNode {
             node: node.id,
