@@ -144,7 +144,11 @@ fn renew(client: &Client, token: u64, ended: &Receiver<()>) -> bool {
     while ended.recv_timeout(RENEWAL) == Err(RecvTimeoutError::Timeout) {
         match hold_on(client, token, HOLD_MS) {
             Ok(is_held) => was_held &= is_held,
-            Err(error) => errln!("bivouac: changes may not be held up any more: {error}"),
+            Err(error) => {
+                // Some nodes may have begun a new hold, of which the next renewal does not tell.
+                was_held = false;
+                errln!("bivouac: changes may not be held up any more: {error}");
+            }
         }
     }
     was_held

@@ -5,7 +5,9 @@
 //! remembered until the end. Errors of the system have one style in all that is written, also in JSON.
 
 use std::fmt::Arguments;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -43,6 +45,14 @@ pub fn write(text: Arguments<'_>) {
     write_bytes(printable_lines(&named(&text.to_string())).as_bytes());
 }
 
+/// Writes a path, and ends the line. A program gets it as it is; a terminal without what moves a cursor.
+pub fn write_path(path: &Path) {
+    if io::stdout().is_terminal() {
+        return write(format_args!("{}\n", path.display()));
+    }
+    write_bytes(&[path.as_os_str().as_bytes(), b"\n"].concat());
+}
+
 /// Clears the terminal at standard output.
 pub fn clear_screen() {
     write_bytes(b"\x1b[H\x1b[2J\x1b[3J");
@@ -71,14 +81,25 @@ pub fn has_begun() -> bool {
 
 /// Returns a value as JSON, indented or in one line; an object begins with the version of the schema.
 pub fn json(value: &impl Serialize, is_indented: bool) -> io::Result<String> {
-    let text = if is_indented { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
-    let text = text.map_err(io::Error::from)?;
+    let text = json_value(value, is_indented)?;
     Ok(match (text.strip_prefix("{\n"), text.strip_prefix('{')) {
         (Some(fields), _) => format!("{{\n  \"schema\": {SCHEMA},\n{fields}"),
         (None, Some("}")) => format!("{{\"schema\":{SCHEMA}}}"),
         (None, Some(fields)) => format!("{{\"schema\":{SCHEMA},{fields}"),
         (None, None) => text,
     })
+}
+
+/// Returns a value as JSON, without the version of the schema. Control characters that JSON may have as they are get
+/// escaped as well: a terminal would obey them, and [`write`] would replace them.
+pub fn json_value(value: &impl Serialize, is_indented: bool) -> io::Result<String> {
+    let text = if is_indented { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) }?;
+    let is_control = |c: char| ('\u{7f}'..='\u{9f}').contains(&c);
+    if !text.contains(is_control) {
+        return Ok(text);
+    }
+    let escaped = |c: char| if is_control(c) { format!("\\u{:04x}", u32::from(c)) } else { c.into() };
+    Ok(text.chars().map(escaped).collect())
 }
 
 /// Returns the number of columns of the terminal at standard output; `None` if it is none.
@@ -125,6 +146,17 @@ mod tests {
                 serde_json::from_str(&json(&serde_json::json!({}), is_indented).unwrap()).unwrap();
             assert_eq!(empty, serde_json::json!({ "schema": SCHEMA }));
             assert_eq!(json(&[0_u8; 0], is_indented).unwrap(), "[]");
+        }
+    }
+
+    #[test]
+    fn names_in_json_are_what_they_were() {
+        let name = "a\u{7f}b\u{85}c\u{1b}d\u{fffd}é";
+        for is_indented in [false, true] {
+            let text = json(&serde_json::json!({ "name": name }), is_indented).unwrap();
+            assert_eq!(printable_lines(&text), text, "nothing is left to be replaced");
+            let read: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(read["name"], name);
         }
     }
 

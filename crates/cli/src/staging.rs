@@ -223,8 +223,11 @@ pub fn work(
 /// # Errors
 /// Why they are not there; they are in the formation.
 pub fn save_incoming(dir: &StateDir, order: &JobSpec) -> Result<(), Failure> {
+    if order.way != Direction::In {
+        return Ok(());
+    }
     let state = dir.read_living()?;
-    if order.way != Direction::In || !has_sources(dir, &state) {
+    if !has_sources(dir, &state) {
         return Ok(());
     }
     let client = connect(dir, &state, ANSWER_WAIT)?;

@@ -45,6 +45,8 @@ impl ProcessId {
         let stat = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
             Ok(stat) => stat,
             Err(error) if is_gone(&error) => return Ok(None),
+            // Of another user, where /proc hides those (`hidepid`): the number was given to a new process.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
             Err(error) => return Err(error),
         };
         let Some((state, seen_ticks)) = parse_stat(&stat) else { return Ok(None) };

@@ -757,8 +757,7 @@ impl GatewayConnections {
             let granted = state.granted.max(1);
             let ready = state.streams.get(of_kind.clone()).unwrap_or_default();
             let best = ready.iter().filter(|slot| alive(slot)).flatten().min_by_key(|one| one.under_way());
-            let best =
-                best.or_else(|| state.streams.first().and_then(Option::as_ref).filter(|one| one.is_alive()));
+            let best = best.or_else(|| state.streams.iter().flatten().find(|one| one.is_alive()));
             // What was asked for before is carried out before, or not at all.
             let is_fenced = !is_change || state.unfenced.is_empty();
             let best = best.cloned().filter(|_| is_fenced);
@@ -848,6 +847,9 @@ impl GatewayConnections {
                 // One stream of several that does not come about is not the end of the others.
                 if !state.is_connected() {
                     note_down(&mut state, error, is_refusal);
+                } else if !is_refusal {
+                    // The gateway may have no room for more; the next one that it takes is told how many.
+                    state.granted = state.count().max(1);
                 }
                 state.pause = (state.pause * 2).clamp(PAUSES.0, PAUSES.1);
                 state.pause

@@ -17,7 +17,7 @@ use crate::seal::{FrameProtection, Seal};
 /// First four bytes of every frame: `BVK1`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"BVK1");
 /// Version of the protocol. Peers of another version are refused in the handshake.
-pub const VERSION: u16 = 11;
+pub const VERSION: u16 = 12;
 
 /// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -191,7 +191,8 @@ fn end(
     let killed = (!dir.is_held()).then(|| Amount::of(state)).filter(|amount| !amount.is_nothing());
     let remains = take_down(here, dir, is_void, notice)?;
     if let Some(amount) = killed {
-        notice(&format!("formation {name} had been killed; what it held was removed: {amount}"));
+        let missing = amount.missing_clause();
+        notice(&format!("formation {name} had been killed; what it held was removed: {amount}{missing}"));
     }
     outln!("formation {name} is down; {remains}");
     Ok(if remains.is_nothing() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -28,7 +28,7 @@ pub fn find(here: &Environment, args: &FindArgs) -> Result<ExitCode, Failure> {
     let entries: Vec<&Manifest> = found.entries.iter().filter(is_meant).collect();
     if args.json {
         let all: Vec<Value> = entries.iter().map(|entry| json_of(entry, now)).collect();
-        outln!("{}", serde_json::to_string_pretty(&all).map_err(std::io::Error::from)?);
+        outln!("{}", crate::output::json_value(&all, true)?);
     } else {
         out!("{}", text_of(&entries, now));
     }

@@ -130,7 +130,7 @@ fn list(here: &Environment, args: &KeyListArgs) -> Result<ExitCode, Failure> {
     let now = keys::now();
     if args.json {
         let all: Vec<_> = keys.iter().map(|key| json(key, now)).collect();
-        outln!("{}", serde_json::to_string_pretty(&all).map_err(std::io::Error::from)?);
+        outln!("{}", crate::output::json_value(&all, true)?);
         return Ok(ExitCode::SUCCESS);
     }
     for key in &keys {

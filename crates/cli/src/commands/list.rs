@@ -72,7 +72,7 @@ pub fn run(here: &Environment, args: &ListAllArgs) -> Result<ExitCode, Failure> 
     all.extend(other_bases(here).iter().flat_map(|base| elsewhere(here, base)));
     all.sort_by(|a, b| (&a.name, a.created_unix_ms).cmp(&(&b.name, b.created_unix_ms)));
     if args.json {
-        outln!("{}", serde_json::to_string_pretty(&all).map_err(std::io::Error::from)?);
+        outln!("{}", crate::output::json_value(&all, true)?);
     } else {
         out!("{}", text(&all));
     }

@@ -222,7 +222,7 @@ fn wide(logs: &[(String, Vec<String>)]) -> usize {
 fn show(lines: &[LogLine<'_>], wide: usize, as_json: bool) -> Result<(), Failure> {
     for line in lines {
         if as_json {
-            outln!("{}", serde_json::to_string(&line.parsed()).map_err(std::io::Error::from)?);
+            outln!("{}", crate::output::json_value(&line.parsed(), false)?);
         } else {
             outln!("{:<wide$}  {}", line.by, line.plain());
         }

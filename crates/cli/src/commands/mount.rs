@@ -16,6 +16,6 @@ pub fn run(here: &Environment, args: &MountArgs) -> Result<ExitCode, Failure> {
     let node = args.node.unwrap_or(first);
     let wanted = MountRequest { node, dir: &args.dir, own_dir: false, allow_other: args.allow_other };
     let place = attach(here, &dir, &state, wanted)?;
-    outln!("{}", place.display());
+    crate::output::write_path(&place);
     Ok(ExitCode::SUCCESS)
 }

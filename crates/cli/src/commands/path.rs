@@ -28,6 +28,6 @@ pub fn run(here: &Environment, args: &MountPathArgs) -> Result<ExitCode, Failure
         );
         return Err(Failure::new(1, text));
     };
-    outln!("{}", mount.dir.display());
+    crate::output::write_path(&mount.dir);
     Ok(ExitCode::SUCCESS)
 }

@@ -30,7 +30,7 @@ pub fn run(here: &Environment, args: &SystemArgs) -> Result<ExitCode, Failure> {
     if let Some(old) = old {
         let found = diff(&bivouac_sysmap::merge(vec![old]), &map);
         if args.json {
-            outln!("{}", serde_json::to_string_pretty(&found).map_err(std::io::Error::from)?);
+            outln!("{}", crate::output::json_value(&found, true)?);
         } else {
             out!("{}", changes(&found));
         }
@@ -82,7 +82,7 @@ fn map_of(here: &Environment, args: &SystemArgs) -> Result<Map, Failure> {
 fn show(map: &Map, form: MapFormat) -> Result<(), Failure> {
     match form {
         MapFormat::Table => out!("{}", text(map)),
-        MapFormat::Json => outln!("{}", serde_json::to_string_pretty(map).map_err(std::io::Error::from)?),
+        MapFormat::Json => outln!("{}", crate::output::json_value(&map, true)?),
         MapFormat::Yaml => out!("{}", to_yaml(map)?),
         MapFormat::Xml => out!("{}", to_xml(map)?),
         MapFormat::Dot => out!("{}", dot(map)),

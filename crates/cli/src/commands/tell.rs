@@ -32,7 +32,7 @@ pub fn run(here: &Environment, args: &TellArgs) -> Result<ExitCode, Failure> {
 }
 
 fn answer<T: serde::Serialize>(here: &Environment, args: &TellArgs, what: &T) -> Result<(), Failure> {
-    let text = serde_json::to_string(what).map_err(std::io::Error::from)?;
+    let text = crate::output::json_value(what, false)?;
     match &args.into {
         Some(dir) => write_answer(dir, &here.host, &text)?,
         None => out!("{}", answer_lines(&here.host, &text)),

@@ -226,7 +226,7 @@ impl Daemon {
     /// Hands a mount over.
     pub(super) fn serve(&mut self, id: u32) {
         self.unserved.push(id);
-        self.hand_over();
+        self.hand_over_for(true);
     }
 
     /// Returns whether something has to be handed over again after a pause.
@@ -236,6 +236,11 @@ impl Daemon {
 
     /// Hands over what could not be handed over before. Programs on a mount wait until it is.
     pub(super) fn hand_over(&mut self) {
+        self.hand_over_for(false);
+    }
+
+    /// Hands over what is left; says what cannot be if this is the first attempt: it is repeated many times a second.
+    fn hand_over_for(&mut self, is_first: bool) {
         if let Some(map) = self.untold_map.take() {
             self.tell_map(&map);
         }
@@ -244,7 +249,7 @@ impl Daemon {
         let mut is_full = false;
         self.unserved.retain(|id| {
             let Some(mount) = mounts.iter().find(|mount| mount.id == *id) else { return false };
-            is_full = is_full || !running.serve(mount);
+            is_full = is_full || !running.serve(mount, is_first);
             is_full
         });
     }
@@ -283,7 +288,7 @@ impl Daemon {
             Ok(memory) => memory,
             // A shortage of the supervisor, which will pass: another process would not be told either.
             Err(error) => {
-                log::error!(why:% = error; "a daemon does not hear of a newer map yet");
+                log::debug!(why:% = error; "a daemon does not hear of a newer map yet");
                 self.untold_map = Some(bytes.to_vec());
                 return;
             }
@@ -306,7 +311,7 @@ impl Daemon {
     /// Hands all mounts over.
     pub(super) fn serve_all(&mut self) {
         self.unserved = self.mounts.iter().map(|mount| mount.id).collect();
-        self.hand_over();
+        self.hand_over_for(true);
     }
 
     /// Forgets all mounts, which nobody will serve any more: who waits for them is refused.
@@ -386,11 +391,13 @@ impl Daemon {
 impl DaemonProcess {
     /// Hands a mount over, or returns false if that has to be repeated. A process that is not connected any more ends,
     /// and its successor is handed all mounts.
-    fn serve(&self, mount: &HeldMount) -> bool {
+    fn serve(&self, mount: &HeldMount, is_first: bool) -> bool {
         let message = ToNode::Serve { node: mount.node, mount: mount.id, dir: mount.dir.clone() };
         let Some(socket) = &self.socket else { return true };
         let sent = packets::send(socket, &message, &[mount.device.as_fd(), mount.memory.as_fd()]);
-        if let Err(error) = &sent {
+        if let Err(error) = &sent
+            && is_first
+        {
             log::warn!(why:% = error; "mount {} is not handed over yet", mount.dir.display());
         }
         sent.is_ok()

@@ -743,7 +743,11 @@ impl Supervisor {
                 Command::Terminate(index) => self.signal(index, rustix::process::Signal::TERM),
                 Command::Kill(index) => self.kill(index),
                 Command::GiveUp(index, reason) => self.give_up(index, reason),
-                Command::Finish => self.finished = true,
+                Command::Finish => {
+                    self.finished = true;
+                    // What is waited for yet has lost its node: nothing of it is needed, and its mounts go.
+                    (0..self.daemons.len()).for_each(|index| self.kill(index));
+                }
             }
         }
     }
