@@ -666,6 +666,11 @@ impl<'a> Part<'a> {
         let (formation, _) = self.ticket.credentials()?;
         let auth = Auth { formation, secret: Secret::new(secret).to_resume(), is_secure: self.ticket.secure };
         let identity = Identity { auth, client: ClientId(0), lane: LaneKind::Peer, epoch: 0 };
+        // Before the first attempt: the addresses of its ticket are of a port that only hosts that join report at.
+        let peer = link.peer();
+        if self.ticket.joins {
+            self.attempts.replace(&begin.keepers, peer);
+        }
         self.open_voting(&identity, map);
         self.attempts.allow(identity, begin.first_node);
         self.contact.allow();

@@ -53,6 +53,16 @@ impl ResumeAttempts {
         ResumeAttempts { addresses, ..ResumeAttempts::default() }
     }
 
+    /// Replaces all addresses by those of the keeper. Its port at the address where it was reached comes first.
+    pub fn replace(&mut self, addresses: &[String], reached: Option<SocketAddr>) {
+        let known: Vec<SocketAddr> = addresses.iter().filter_map(|address| address.parse().ok()).collect();
+        // Without any the former ones are better than none.
+        let Some(first) = known.first() else { return };
+        let main = reached.map_or(*first, |reached| SocketAddr::new(reached.ip(), first.port()));
+        self.addresses = vec![main];
+        self.addresses.extend(known.into_iter().filter(|address| *address != main));
+    }
+
     /// Addresses of the keeper and of those that can succeed it. Where a keeper was reached comes first.
     pub fn know(&mut self, addresses: &[String]) {
         self.addresses.truncate(1);
@@ -126,5 +136,23 @@ impl Attempt {
             self.link.send(&Message { op: rendezvous::RESUME, body, payload: Vec::new() })?;
         }
         Ok(messages)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_of_arrivals_is_replaced_by_that_of_the_keeper() {
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let mut attempts =
+            ResumeAttempts { addresses: vec![address("10.0.0.1:99")], ..ResumeAttempts::default() };
+        attempts.replace(&[], Some(address("10.0.0.1:99")));
+        assert_eq!(attempts.addresses, [address("10.0.0.1:99")]);
+        attempts.replace(&["10.1.0.1:7".into(), "10.0.0.1:7".into()], Some(address("10.0.0.1:99")));
+        assert_eq!(attempts.addresses, ["10.0.0.1:7", "10.1.0.1:7"].map(address));
+        attempts.know(&["10.0.0.2:8".into()]);
+        assert_eq!(attempts.addresses, ["10.0.0.1:7", "10.0.0.2:8"].map(address));
     }
 }

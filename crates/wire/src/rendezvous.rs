@@ -102,6 +102,8 @@ owned! {
         sealed_secret: [u8; 32],
         /// Addresses of other hosts that this one must be able to reach.
         reach: Vec<String>,
+        /// Addresses of the keeper, where a host that has lost its connection comes back.
+        keepers: Vec<String>,
     }
     /// A new connection of a host that takes part. The answer is an [`Order`], or a [`Report`] that the host was given
     /// up.
@@ -420,8 +422,12 @@ mod tests {
     #[test]
     fn messages_travel() {
         assert_eq!(Join::from_bytes(&join().to_bytes()), Ok(join()));
-        let begin =
-            FormationStart { first_node: 3, sealed_secret: [7; 32], reach: vec!["10.0.0.2:1".into()] };
+        let begin = FormationStart {
+            first_node: 3,
+            sealed_secret: [7; 32],
+            reach: vec!["10.0.0.2:1".into()],
+            keepers: vec!["10.0.0.1:7".into()],
+        };
         assert_eq!(FormationStart::from_bytes(&begin.to_bytes()), Ok(begin));
         let resume = Resume { first_node: 3, turn: 1 };
         assert_eq!(Resume::from_bytes(&resume.to_bytes()), Ok(resume));

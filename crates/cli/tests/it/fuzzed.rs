@@ -216,6 +216,7 @@ fn rendezvous_messages() -> Vec<Vec<u8>> {
         first_node: 1,
         sealed_secret: [7; 32],
         reach: vec!["10.0.0.2:1".into()],
+        keepers: vec!["10.0.0.1:7".into()],
     };
     let node = rendezvous::NodeReport { node: 1, pid: 7, life: "ready".into(), message: None, deaths: 1 };
     let reports = [

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use crate::harness::library::{create, far_library, read, write};
 use crate::harness::{Said, can_mount, said, signal, wait_for_standby_of, wait_within};
@@ -274,6 +275,36 @@ fn a_keeper_that_is_killed_while_nodes_move_is_followed_by_its_standby() {
     wait_for(command).succeeds().prints(&["\"state\":\"joined\""]);
     assert_eq!(places(&formation), ["a", "d", "b", "c"]);
     check_goes_on(&client, file);
+    drop(client);
+    take_down(&formation, &[]);
+}
+
+/// S854: hosts that have joined come back to a keeper that decides alone, and that never heard them report.
+#[test]
+fn hosts_that_have_joined_come_back_to_a_keeper_without_voters() {
+    let formation = protected("a:2,b:2");
+    let client = far_library(&part(&formation, "a"));
+    let file = create(&client, "x");
+    write(&client, file, 0, &[1; 8 * BLOCK]);
+    grow(&formation, &["--hosts", "d,e"]).succeeds();
+    let voters = whole(&formation).keepers.map(|group| group.voters);
+    assert!(voters.is_none_or(|voters| voters.is_empty()), "nobody votes");
+    formation.kill_keeper(formation.keeper_with_standby());
+    // Each is looked at, so that it has to have a connection.
+    let all_answer = || {
+        let report = status(&formation);
+        let up = |host: &Value| host["state"] == "up" && host["message"].is_null();
+        report["state"] == "running" && report["hosts"].as_array().unwrap().iter().all(up)
+    };
+    wait_within(MOVE_MAX, "all hosts are back", all_answer);
+    // Longer than a host waits that is refused.
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(all_answer(), "{}", status(&formation));
+    for host in ["d", "e"] {
+        assert!(part(&formation, host).exists(), "host {host}");
+    }
+    check_goes_on(&client, file);
+    assert_eq!(lost(&formation).code, 0);
     drop(client);
     take_down(&formation, &[]);
 }

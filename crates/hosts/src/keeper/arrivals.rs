@@ -347,7 +347,9 @@ impl Keeper {
         let others = others.filter(|(at, known)| *at != host && known.life == HostLife::Up);
         let first = others.filter_map(|(_, known)| self.state.nodes.get(usize::from(*known.nodes.first()?)));
         let reach = first.map(|node| node.client_address.clone()).collect();
-        let begin = FormationStart { first_node: node, sealed_secret, reach };
+        // The port where it has reported is closed once nobody joins any more.
+        let keepers = self.plan.ticket.addresses.clone();
+        let begin = FormationStart { first_node: node, sealed_secret, reach, keepers };
         self.links.send(link, rendezvous::BEGIN, begin.to_bytes(), map.to_bytes());
         if let Some(seen) = self.hosts.get_mut(host) {
             (seen.awaits_begin, seen.map_known) = (false, map.version);

@@ -219,7 +219,8 @@ impl Keeper {
             let Some(sealed_secret) = self.links.link(id).map(|link| link.seal(&self.secret)) else {
                 continue;
             };
-            let begin = FormationStart { first_node: *first_node, sealed_secret, reach };
+            let keepers = self.plan.ticket.addresses.clone();
+            let begin = FormationStart { first_node: *first_node, sealed_secret, reach, keepers };
             self.links.send(id, rendezvous::BEGIN, begin.to_bytes(), map.to_vec());
         }
         let version = self.state.map().map_or(0, |map| map.version);
