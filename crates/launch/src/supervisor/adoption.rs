@@ -43,6 +43,7 @@ impl Supervisor {
                 return Err(format!("node {node} is here already, in epoch {}", known.epoch));
             }
         }
+        self.forget_replicas(node)?;
         let sealing = self.daemon_of(backup).and_then(|index| self.daemons.get(index));
         let asked = sealing.is_some_and(|daemon| daemon.seal(backup, node, epoch));
         if !asked {
@@ -51,6 +52,19 @@ impl Supervisor {
         self.adoptions.retain(|known| known.node != node);
         self.adoptions.push(adoption);
         Ok(())
+    }
+
+    /// Forgets that a node was here before, on replicas below the volumes of another one: where it is again, or is a
+    /// replica again, they are not to be removed as former volumes.
+    fn forget_replicas(&mut self, node: u16) -> Result<(), String> {
+        let former = replicas_before(&self.state.nodes, node);
+        if former.is_empty() {
+            return Ok(());
+        }
+        for at in former {
+            self.state.nodes.get_mut(at).into_iter().for_each(|known| known.volumes.clear());
+        }
+        self.write_state().map_err(|error| error.to_string())
     }
 
     /// Returns whether a daemon does not run, and is not started by itself either.
@@ -206,19 +220,26 @@ impl Supervisor {
             let is_settled = map.nodes.get(id).zip(map.mirrors.get(id)).is_some_and(|(entry, mirror)| {
                 entry.epoch > node.epoch && mirror.backup.is_some() && mirror.epoch > entry.epoch
             });
+            // Its volumes may be those of the backup's replicas that it is to start from.
+            let is_adopted = self.adoptions.iter().any(|known| known.node == node.id);
             let runs = self.daemons.iter().any(|daemon| daemon.nodes.contains(&at) && daemon.runs());
             let others = self.state.nodes.iter().enumerate().filter(|(other, _)| *other != at);
             let mut others = others.flat_map(|(_, other)| &other.volumes);
             // A node that has moved here runs on replicas below the volumes of another one.
-            let is_below = |path: &PathBuf| node.volumes.iter().any(|volume| path.starts_with(&volume.path));
-            if !is_settled || runs || others.any(|other| is_below(&other.path)) {
+            let holds = |path: &PathBuf| node.volumes.iter().any(|volume| path.starts_with(&volume.path));
+            if !is_settled || runs || is_adopted || others.any(|other| holds(&other.path)) {
                 continue;
             }
-            let removed = node
-                .volumes
-                .iter()
-                .try_for_each(|volume| bivouac_store::remove_volume(&volume.path, formation, volume.own_dir));
+            let backup = map.mirrors.get(id).and_then(|mirror| mirror.backup);
+            // The backup has its replicas there: they go with those.
+            let is_replica_again =
+                backup.is_some_and(|backup| is_below(&self.state.nodes, node, |other| other.id == backup.0));
+            let removed =
+                node.volumes.iter().filter(|_| !is_replica_again).try_for_each(|volume| {
+                    bivouac_store::remove_volume(&volume.path, formation, volume.own_dir)
+                });
             match &removed {
+                Ok(()) if is_replica_again => {}
                 Ok(()) => {
                     log::warn!("the former volumes of node {id} are removed: it serves on another host")
                 }
@@ -242,5 +263,51 @@ impl Supervisor {
         }
         self.event(Event::Retire(index));
         self.set_life(index, NodeLife::Failed, Some(reason.into()));
+    }
+}
+
+/// Returns the positions of the entries of a node whose volumes are replicas: they lie below volumes of another node.
+fn replicas_before(nodes: &[NodeState], node: u16) -> Vec<usize> {
+    let is_replica = |known: &NodeState| known.id == node && is_below(nodes, known, |other| other.id != node);
+    nodes.iter().enumerate().filter(|(_, known)| is_replica(known)).map(|(at, _)| at).collect()
+}
+
+/// Returns whether a volume of a node lies below one of such nodes.
+fn is_below(nodes: &[NodeState], node: &NodeState, which: impl Fn(&NodeState) -> bool) -> bool {
+    let volumes = || nodes.iter().filter(|other| which(other)).flat_map(|other| &other.volumes);
+    node.volumes.iter().any(|volume| volumes().any(|other| volume.path.starts_with(&other.path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(id: u16, epoch: u32, path: &str) -> NodeState {
+        let volume =
+            VolumeState { path: PathBuf::from(path), kind: "disk".into(), capacity_bytes: 1, own_dir: true };
+        NodeState {
+            id,
+            host: "h".into(),
+            process: None,
+            life: NodeLife::Failed,
+            message: None,
+            deaths: 0,
+            client_address: String::new(),
+            peer_address: String::new(),
+            unix_path: PathBuf::new(),
+            epoch,
+            volumes: vec![volume],
+        }
+    }
+
+    #[test]
+    fn former_volumes_that_are_replicas_are_found() {
+        let (own, moved) = (node(1, 0, "/v/1"), node(2, 3, "/v/1/replica-2-0"));
+        let nodes = [own, node(2, 0, "/v/2"), moved, node(3, 0, "/v/10")];
+        assert_eq!(replicas_before(&nodes, 2), [2]);
+        assert!(replicas_before(&nodes, 1).is_empty() && replicas_before(&nodes, 3).is_empty());
+        assert!(is_below(&nodes, &nodes[2], |other| other.id == 1));
+        assert!(!is_below(&nodes, &nodes[2], |other| other.id == 3), "it went to another backup");
+        assert!(!is_below(&nodes, &nodes[1], |other| other.id == 1), "volumes of its own");
     }
 }
