@@ -45,7 +45,10 @@ pub fn check_arrival(state: &FormationState, hosts: &[HostArg]) -> LaunchResult<
     check_launcher(state)?;
     let joining = hosts.iter().map(|host| check_host(state, host)).collect::<LaunchResult<Vec<_>>>()?;
     let more = joining.iter().filter(|host| matches!(host, JoiningHost::New(_))).count();
-    let most = (NODES_MAX - map.nodes.len()).min(HOSTS_MAX.saturating_sub(state.hosts.len()));
+    // Those that were called have no node in the map yet, but will.
+    let calling = state.arrivals.iter().filter(|known| known.stage == ArrivalStage::Calling).count();
+    let room = NODES_MAX.saturating_sub(map.nodes.len() + calling);
+    let most = room.min(HOSTS_MAX.saturating_sub(state.hosts.len()));
     if more > most {
         let cause = format!("has room for {most} more hosts in its map, those that have gone included");
         return refused(&formation, cause, "let fewer hosts join, or start a new formation");

@@ -342,7 +342,10 @@ impl MoveMachine {
         let mut changed = false;
         for node in 0..self.map.mirrors.len() as u16 {
             let Some(entry) = self.map.mirrors.get(usize::from(node)).copied() else { continue };
-            if !self.has_content(node) {
+            // A node that starts elsewhere gets a backup once it serves: its former volumes are all that there is else,
+            // and go with the word of that backup.
+            let starts = |m: &NodeMove| m.node == node && m.stage == MoveStage::Starting;
+            if !self.has_content(node) || self.moves.iter().any(starts) {
                 continue;
             }
             // One that came to the host of its backup, or its backup to its host, has two copies there and none
@@ -374,7 +377,8 @@ impl MoveMachine {
         let own = host_of(node)?;
         let count = self.map.mirrors.len() as u16;
         let others = (1..count).map(|step| (node + step) % count);
-        let is_usable = |host: usize| host != own && !self.is_leaving(host);
+        // One that is not up yet may never be, and takes what it has down with it then.
+        let is_usable = |host: usize| host != own && !self.is_leaving(host) && !self.is_coming_up(host);
         let usable = others.filter(|other| !gone.contains(other) && host_of(*other).is_some_and(is_usable));
         usable.min_by_key(|other| self.replica_load(*other, host_of)).map(NodeId)
     }

@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use bivouac_launch::hex::to_hex;
 use bivouac_launch::{ArrivalStage, HostLife, HostState, LaunchResult, NodeLife, random_bytes, unix_ms};
 use bivouac_net::{Auth, Secret};
+use bivouac_types::limits::NODES_MAX;
 use bivouac_wire::rendezvous::{self, FormationStart, Join, JoinNode, Order};
 use bivouac_wire::{Encode, NodeEntry};
 use rustix::process::Signal;
@@ -245,6 +246,12 @@ impl Keeper {
             self.links.refuse(id, text.clone());
             return self.call_failed(host, text);
         }
+        let is_full = self.state.map().is_none_or(|map| map.nodes.len() >= NODES_MAX);
+        if is_full {
+            let text = "the map has no room for another node".to_owned();
+            self.links.refuse(id, text.clone());
+            return self.call_failed(host, text);
+        }
         let now = self.now_ms();
         self.links.belongs(id, host);
         if let Some(seen) = self.hosts.get_mut(host) {
@@ -324,7 +331,8 @@ impl Keeper {
         self.move_event(MoveEvent::NotJoined { host, why });
     }
 
-    /// Returns whether a host is on its way to be part of the formation, and holds nothing yet.
+    /// Returns whether a host is on its way to be part of the formation. It holds nothing yet: before it is up it is
+    /// nobody's backup (`MoveMachine::choose_backup`), and no node moves there.
     pub(super) fn is_coming_up(&self, host: usize) -> bool {
         self.state.arriving().any(|known| known.host == host && known.stage < ArrivalStage::Balancing)
     }

@@ -26,7 +26,8 @@ impl Keeper {
         }
         let nodes = self.state.hosts.get(host).map(|host| host.nodes.clone()).unwrap_or_default();
         self.set_nodes(host, NodeLife::Failed);
-        if !self.mirrored && self.state.moves.is_empty() {
+        // Also where nothing is mirrored now: nodes of a host that joined are withdrawn, and arrivals end.
+        if !self.is_protected {
             self.lose(nodes);
         } else {
             // Which of them go on elsewhere is written down with the loss: a keeper that goes on from there must not

@@ -42,7 +42,10 @@ impl MoveMachine {
         let calls = |known: &&mut Arrival| known.host == host && known.stage == ArrivalStage::Calling;
         let Some(arrival) = self.arrivals.iter_mut().find(calls) else { return };
         let node = self.map.nodes.len();
-        assert!(node < NODES_MAX, "the map has {node} nodes, and gets another one");
+        // The keeper refuses such a host before.
+        if node >= NODES_MAX {
+            return;
+        }
         self.map.nodes.push(place);
         self.map.mirrors.push(MirrorEntry { backup: None, epoch: 0 });
         self.map.version += 1;
@@ -57,7 +60,12 @@ impl MoveMachine {
         }
     }
 
-    /// Gives an arrival up. What has a replica there already gets another backup.
+    /// Returns whether a host joins and is not up yet: it gets no replicas, and no nodes.
+    pub fn is_coming_up(&self, host: usize) -> bool {
+        self.arrivals.iter().any(|known| known.host == host && known.stage < ArrivalStage::Balancing)
+    }
+
+    /// Gives an arrival up: nothing has a replica there yet.
     pub(super) fn not_joined(
         &mut self,
         host: usize,

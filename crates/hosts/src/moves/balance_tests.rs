@@ -157,6 +157,16 @@ impl World {
         self.machine.arrivals.iter().any(|known| known.stage < ArrivalStage::Done)
     }
 
+    fn balance(&mut self) {
+        let mut steps = 0;
+        while self.step() {
+            self.copy();
+            steps += 1;
+            assert!(steps <= 200, "it does not end: {:?}", self.machine.arrivals);
+        }
+        self.copy();
+    }
+
     fn lose(&mut self, host: usize) {
         let nodes = std::mem::take(&mut self.hosts[host]);
         self.handle(MoveEvent::HostLost { host, nodes });
@@ -223,6 +233,64 @@ fn a_node_moves_to_a_host_that_joins() {
     world.handle(MoveEvent::Arrive { hosts: vec![2] });
     assert_eq!(world.machine.arrivals[0].stage, ArrivalStage::Balancing);
     assert!(!world.step() && world.machine.map == before);
+}
+
+/// S851: hosts that join end that nodes go alone, also where all others were lost.
+#[test]
+fn a_node_without_a_backup_gets_one_on_a_host_that_joins() {
+    for joining in [1, 2] {
+        let mut world = World::new(&[1, 1]);
+        world.lose(1);
+        assert_eq!(world.machine.map.mirror(NodeId(0)), None, "there is no other host");
+        world.join(joining);
+        world.step();
+        assert_eq!(world.machine.arrivals[0].message.as_deref(), Some("node 0 is copied to host h2"));
+        world.balance();
+        assert!(
+            world.dead.is_empty() && world.machine.arrivals.iter().all(|a| a.stage == ArrivalStage::Done)
+        );
+        world.check_balanced();
+        // The formation is protected again.
+        world.lose(0);
+        assert!(world.dead.is_empty() && world.counts().iter().sum::<usize>() == 2);
+    }
+}
+
+/// S853: a host that is not up yet keeps nothing, so that nothing is lost with it.
+#[test]
+fn a_host_that_is_not_up_is_no_backup() {
+    let mut world = World::new(&[1, 1, 1]);
+    world.handle(MoveEvent::Arrive { hosts: vec![3] });
+    world.hosts.push(vec![3]);
+    world.handle(MoveEvent::Joined { host: 3, place: place(3, 0) });
+    world.lose(1);
+    world.copy();
+    let backups = || world.machine.map.mirrors.iter().filter_map(|mirror| mirror.backup);
+    assert!(backups().all(|backup| backup != NodeId(3)), "{:?}", world.machine.map.mirrors);
+    world.lose(2);
+    assert_eq!(world.machine.map.mirror(NodeId(0)), None, "rather than one there");
+    world.handle(MoveEvent::Arrived { host: 3, stage: ArrivalStage::Balancing });
+    world.balance();
+    world.check_balanced();
+    assert!(world.dead.is_empty());
+}
+
+/// S814: until a node serves where it has moved to, its former volumes stay, as no map names a backup.
+#[test]
+fn a_node_that_starts_has_no_backup_before_it_serves() {
+    let mut world = World::new(&[1, 1, 1, 1]);
+    let nodes = std::mem::take(&mut world.hosts[1]);
+    world.handle(MoveEvent::HostLost { host: 1, nodes });
+    let due = world.machine.adoptions(2).next().cloned().unwrap();
+    world.hosts[2].push(1);
+    world.handle(MoveEvent::Adopted { host: 2, node: 1, place: place(2, due.epoch) });
+    let nodes = std::mem::take(&mut world.hosts[3]);
+    world.handle(MoveEvent::HostLost { host: 3, nodes });
+    assert_eq!(world.machine.map.mirror(NodeId(1)), None);
+    world.handle(MoveEvent::Serves { host: 2, node: 1 });
+    assert!(world.machine.map.mirror(NodeId(1)).is_some());
+    world.take_over();
+    world.check_backups();
 }
 
 /// S853.

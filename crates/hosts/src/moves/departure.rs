@@ -14,7 +14,7 @@
 
 use std::collections::BTreeSet;
 
-use bivouac_launch::{Departure, DepartureStage, MoveStage, NodeMove};
+use bivouac_launch::{ArrivalStage, Departure, DepartureStage, MoveStage, NodeMove};
 use bivouac_types::NodeId;
 
 use super::{MoveCommand, MoveMachine};
@@ -103,7 +103,8 @@ impl MoveMachine {
     /// Gives departures up where fewer than two hosts that run nodes would be left: one alone protects nothing.
     pub(super) fn keep_two_hosts(&mut self, host_of: &impl Fn(u16) -> Option<usize>) {
         let hosts: BTreeSet<usize> = (0..self.map.mirrors.len() as u16).filter_map(host_of).collect();
-        if hosts.into_iter().filter(|host| !self.is_leaving(*host)).count() < HOSTS_LEFT_MIN {
+        let stays = |host: &usize| !self.is_leaving(*host) && !self.is_coming_up(*host);
+        if hosts.into_iter().filter(stays).count() < HOSTS_LEFT_MIN {
             self.give_up("fewer than two hosts that serve would be left", |known| {
                 known.stage < DepartureStage::Leaving
             });
@@ -133,7 +134,16 @@ impl MoveMachine {
     ) -> Vec<MoveCommand> {
         self.keep_two_hosts(&host_of);
         let is_next = |known: &Departure| known.stage < DepartureStage::Leaving;
-        let Some(next) = self.departures.iter().position(is_next) else {
+        let next = self.departures.iter().position(is_next);
+        if let Some((text, commands)) = self.give_backups(next, &host_of) {
+            let waiting = next.and_then(|next| self.departures.get_mut(next)).map(|known| &mut known.message);
+            let balancing = self.arrivals.iter_mut().filter(|known| known.stage == ArrivalStage::Balancing);
+            for message in waiting.into_iter().chain(balancing.map(|known| &mut known.message)) {
+                *message = Some(text.clone());
+            }
+            return commands;
+        }
+        let Some(next) = next else {
             return self.balance(now_unix_ms, (complete, pinned), &host_of);
         };
         let (waits, commands) = self.take_step(now_unix_ms, next, complete, &host_of);
@@ -141,6 +151,24 @@ impl MoveMachine {
             departure.message = waits;
         }
         commands
+    }
+
+    /// Gives backups to nodes that have none, once there is another host that is up; with what that waits for. Nothing
+    /// happens while a node moves, and where no host leaves or joins.
+    fn give_backups(
+        &mut self,
+        leaves: Option<usize>,
+        host_of: &impl Fn(u16) -> Option<usize>,
+    ) -> Option<(String, Vec<MoveCommand>)> {
+        let is_balancing = self.arrivals.iter().any(|known| known.stage == ArrivalStage::Balancing);
+        if (leaves.is_none() && !is_balancing) || self.moves.iter().any(is_under_way) {
+            return None;
+        }
+        let before = self.map.mirrors.clone();
+        let commands = self.replace_backups(&[], host_of);
+        let mut changed = (0u16..).zip(before.iter().zip(&self.map.mirrors));
+        let (node, _) = changed.find(|(_, (former, now))| former != now)?;
+        Some((self.copy_text(node), commands))
     }
 
     /// One step of the departure at this position; with what that waits for.
@@ -190,8 +218,7 @@ impl MoveMachine {
         complete: &[u16],
         host_of: &impl Fn(u16) -> Option<usize>,
     ) -> Option<String> {
-        let is_under_way = |m: &&NodeMove| matches!(m.stage, MoveStage::Sealing | MoveStage::Starting);
-        if let Some(moving) = self.moves.iter().find(is_under_way) {
+        if let Some(moving) = self.moves.iter().find(|m| is_under_way(m)) {
             let cause = moving.message.as_ref().map_or(String::new(), |why| format!(": {why}"));
             return Some(format!(
                 "node {} moves to host {}{cause}",
@@ -265,4 +292,9 @@ impl MoveMachine {
     fn host_name(&self, node: u16) -> &str {
         self.map.nodes.get(usize::from(node)).map_or("?", |entry| entry.host.as_str())
     }
+}
+
+/// Returns whether a node is on its way to another host.
+fn is_under_way(m: &NodeMove) -> bool {
+    matches!(m.stage, MoveStage::Sealing | MoveStage::Starting)
 }
