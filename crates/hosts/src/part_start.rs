@@ -48,7 +48,15 @@ fn remove_former_part(here: &Environment, ticket: &Ticket) -> LaunchResult<()> {
         LaunchError::new(error.kind(), format_args!("machine {}", here.host), cause, remedy)
     })?;
     match claim.stale.as_ref().filter(|stale| stale.formation == ticket.formation) {
-        Some(stale) => remove_leftovers(here, &claim.dir, stale, &mut say),
+        Some(stale) => {
+            if let Some(reason) = stale.why_kept() {
+                let cause = format!("has a part of this formation whose data is to be kept: {reason}");
+                let remedy = "throw it away there: bivouac down --discard; then: bivouac grow";
+                let object = format_args!("machine {}", here.host);
+                return Err(LaunchError::new(Kind::Keep, object, cause, remedy));
+            }
+            remove_leftovers(here, &claim.dir, stale, &mut say)
+        }
         // Nothing is in it yet but the lock, or what another formation has left.
         None if claim.stale.is_none() => claim.dir.remove(),
         None => Ok(()),
@@ -93,7 +101,8 @@ fn named_twice(here: &Environment, ticket: &Ticket, error: LaunchError) -> Launc
     )
 }
 
-fn wishes(here: &Environment, ticket: &Ticket) -> FormationRequest {
+/// Returns the request that a ticket makes on this host.
+pub(crate) fn wishes(here: &Environment, ticket: &Ticket) -> FormationRequest {
     let called = ticket.host.as_deref().or(here.batch.slurm_node.as_deref());
     let names: Vec<&str> = called.into_iter().chain([here.host.as_str()]).collect();
     let volume =
