@@ -146,9 +146,14 @@ impl Keeper {
             .map(|(host, _)| host)
             .filter(|host| !self.has_gone(usize::from(*host)))
             .collect();
+        let joined: BTreeSet<usize> = self.state.arrivals.iter().map(|known| known.host).collect();
         let Some(group) = &mut self.state.keepers else { return };
         let can_keep = |host: &u16| group.places.iter().any(|place| place.host == *host);
-        let living: Vec<u16> = living.into_iter().filter(can_keep).collect();
+        // Where the first hosts were too few to vote, what comes later does not: nobody else knows what the keeper has
+        // decided alone, and `--silence-max` was not checked for an election.
+        let is_first = group.version == 0;
+        let may_vote = |host: &u16| !is_first || !joined.contains(&usize::from(*host));
+        let living: Vec<u16> = living.into_iter().filter(|host| can_keep(host) && may_vote(host)).collect();
         let chosen = choose_voters(&group.voters, &living);
         // Who decides alone goes on alone: nobody else knows what it has decided.
         let is_alone = group.version > 0 && group.voters.is_empty();
