@@ -223,7 +223,7 @@ impl Keeper {
     /// Accepts the connection of a host that joins.
     pub(super) fn take_arrival_connection(&mut self) {
         let Some(port) = &self.calls.port else { return };
-        if let Err(error) = self.links.accept(&port.listener, &port.auth, self.since.elapsed()) {
+        if let Err(error) = self.links.accept_joining(&port.listener, &port.auth, self.since.elapsed()) {
             log::warn!(why:% = error; "a host that joins could not connect");
         }
     }

@@ -35,6 +35,8 @@ struct Slot {
     since: Duration,
     /// True if it is watched for room to send.
     sends: bool,
+    /// True if its secret proves nothing but that it was called to join.
+    only_joins: bool,
 }
 
 impl AsFd for Links {
@@ -56,6 +58,26 @@ impl Links {
 
     /// Takes the next connection. `now` is a time that rises.
     pub fn accept(&mut self, listener: &TcpListener, auth: &Auth, now: Duration) -> Result<(), NetError> {
+        self.accept_as(listener, auth, now, false)
+    }
+
+    /// Takes the next connection of a port where hosts report that join a running formation.
+    pub fn accept_joining(
+        &mut self,
+        listener: &TcpListener,
+        auth: &Auth,
+        now: Duration,
+    ) -> Result<(), NetError> {
+        self.accept_as(listener, auth, now, true)
+    }
+
+    fn accept_as(
+        &mut self,
+        listener: &TcpListener,
+        auth: &Auth,
+        now: Duration,
+        only_joins: bool,
+    ) -> Result<(), NetError> {
         let link = Link::accept(listener, auth)?;
         // Late ones first: a stranger that opens many connections must not push out hosts that are proving themselves.
         self.drop_late(now);
@@ -65,7 +87,7 @@ impl Links {
         self.last += 1;
         let watched = epoll::add(&self.epoll, &link, EventData::new_u64(self.last), EventFlags::IN);
         watched.map_err(|cause| NetError::System { what: "watch a connection", cause: cause.into() })?;
-        self.links.insert(self.last, Slot { link, host: None, since: now, sends: false });
+        self.links.insert(self.last, Slot { link, host: None, since: now, sends: false, only_joins });
         self.unproven.insert(self.last);
         Ok(())
     }
@@ -124,6 +146,11 @@ impl Links {
 
     pub fn host(&self, id: u64) -> Option<usize> {
         self.links.get(&id)?.host
+    }
+
+    /// Returns whether a connection is of no use but to join.
+    pub fn only_joins(&self, id: u64) -> bool {
+        self.links.get(&id).is_some_and(|slot| slot.only_joins)
     }
 
     pub fn link(&self, id: u64) -> Option<&Link> {

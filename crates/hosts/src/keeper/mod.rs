@@ -560,6 +560,10 @@ impl Keeper {
                 self.take_join(id, join, past);
                 Ok(())
             }
+            // The ticket of a host that joins is less than the formation's secret.
+            (rendezvous::RESUME | rendezvous::ASK, None) if self.links.only_joins(id) => {
+                Err(format!("was called to join, and says something else ({op})"))
+            }
             (rendezvous::RESUME, None) => {
                 let resume = Resume::from_bytes(body).map_err(|e| e.to_string())?;
                 self.take_resume(id, resume);
