@@ -43,9 +43,11 @@ impl MapSeeker {
         if next.is_some_and(|at| Instant::now() < at) {
             return;
         }
-        let count = connections.map.nodes.len();
-        // Everybody would ask the first nodes otherwise.
-        let others = (1..count).map(|step| NodeId(((usize::from(away.0) + step) % count) as u16));
+        // Those behind it come first: everybody would ask the first nodes otherwise. Nobody is there to answer for a node
+        // that is withdrawn.
+        let (behind, before): (Vec<NodeId>, Vec<NodeId>) =
+            connections.node_ids().filter(|node| *node != away).partition(|node| node.0 > away.0);
+        let others = behind.into_iter().chain(before);
         // The own node first: to ask it takes no message.
         let own = connections.local.filter(|own| *own != away);
         for node in own.into_iter().chain(others.filter(|other| Some(*other) != own)).take(ASKED_MAX) {
