@@ -261,6 +261,34 @@ fn a_host_that_was_lost_joins_again() {
     take_down(&formation, &[]);
 }
 
+/// S851: of two hosts one is lost, and what is left is protected again by one that joins.
+#[test]
+fn a_host_that_joins_ends_that_nodes_go_alone() {
+    let formation = protected("a,b");
+    let client = far_library(&part(&formation, "a"));
+    let file = create(&client, "x");
+    write(&client, file, 0, &[1; 8 * BLOCK]);
+    lose(&formation, "b");
+    wait_within(MOVE_MAX, "its node has moved", || {
+        let node = &whole(&formation).nodes[1];
+        node.host == "a" && node.life == NodeLife::Ready
+    });
+    assert!(map(&formation, "a").mirrors.iter().all(|mirror| mirror.backup.is_none()));
+    grow(&formation, &["--hosts", "d"]).succeeds().prints(&["host d: has joined\n"]);
+    assert_eq!(places(&formation), ["a", "d"]);
+    assert!(is_mirrored(&formation));
+    check_goes_on(&client, file);
+    lose(&formation, "d");
+    wait_within(MOVE_MAX, "its node has moved back", || {
+        let node = &whole(&formation).nodes[1];
+        node.host == "a" && node.life == NodeLife::Ready
+    });
+    assert_eq!(read(&client, file, 0, 8 * BLOCK), [2; 8 * BLOCK]);
+    assert_eq!(lost(&formation).code, 0);
+    drop(client);
+    take_down(&formation, &["b", "d"]);
+}
+
 /// S854: the arrival is in what the keeper writes down, and its standby goes on.
 #[test]
 fn a_keeper_that_is_killed_while_nodes_move_is_followed_by_its_standby() {
