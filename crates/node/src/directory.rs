@@ -390,7 +390,11 @@ impl Change<'_> {
         let earlier = earlier.map(|bytes| decode::<Removed>(bytes, "removed name", place.dir)).transpose();
         let (owner, earlier) = match (owner, earlier) {
             (Ok(owner), Ok(earlier)) => (owner, earlier),
-            (Err(error), _) | (_, Err(error)) => return self.note_damage(error),
+            // A change that has begun cannot end otherwise. The new record has what is there compared before it goes.
+            (Err(error), _) | (_, Err(error)) => {
+                log::error!(why:% = error; "the note of an earlier deletion is made anew");
+                (None, None)
+            }
         };
         // What is there may still be of an earlier inode with this name, whose deletion is pending: that one is to be
         // deleted, whatever had the name since.

@@ -43,7 +43,7 @@ impl Node {
 
     fn remove_batch(&self, batch: &[(Slot, u64)]) -> FsResult<()> {
         // Before the records are read: what is discarded after that stays for the next round.
-        self.reaper.begin_removal(None, batch.iter().map(|(_, ino)| Ino(*ino)));
+        let before = self.last_discards(None, batch);
         let pieces = self.pieces(batch, |ino| garbage_key(ino).to_vec())?;
         let mut silent = BTreeSet::new();
         for (node, subfiles) in per_node(&pieces) {
@@ -57,12 +57,13 @@ impl Node {
         let slots: Vec<Slot> = pieces.iter().map(|piece| piece.slot).collect();
         let mut change = self.change(&slots)?;
         for Piece { slot, ino, garbage, targets } in &pieces {
-            if self.reaper.is_discarded_again(None, *ino) {
+            if self.reaper.last_discard(None, *ino) != before.get(ino).copied() {
                 // A subfile may have been made since the removal: the record stays for the next round.
                 continue;
             }
             change.touch(*ino);
             change.txn.delete(*slot, &garbage_key(*ino));
+            self.reaper.forget_discards(None, *ino);
             let nodes: BTreeSet<NodeId> = targets.iter().map(|(node, _)| *node).collect();
             for node in nodes.intersection(&silent).copied() {
                 let key = pending_key(node, *ino);
@@ -95,22 +96,34 @@ impl Node {
         });
         for batch in pending.chunks(BATCH) {
             // Before the records are read, as for garbage.
-            self.reaper.begin_removal(Some(node), batch.iter().map(|(_, ino)| Ino(*ino)));
+            let before = self.last_discards(Some(node), batch);
             let pieces = self.pieces(batch, |ino| pending_key(node, ino).to_vec())?;
             let subfiles = per_node(&pieces).remove(&node).unwrap_or_default();
             remove(subfiles)?;
             let slots: Vec<Slot> = pieces.iter().map(|piece| piece.slot).collect();
             let mut change = self.change(&slots)?;
+            let mut is_left = false;
             for piece in &pieces {
-                if self.reaper.is_discarded_again(Some(node), piece.ino) {
-                    self.reaper.add_once(Job::Pending(node));
-                } else {
+                if self.reaper.last_discard(Some(node), piece.ino) == before.get(&piece.ino).copied() {
                     change.txn.delete(piece.slot, &pending_key(node, piece.ino));
+                    self.reaper.forget_discards(Some(node), piece.ino);
+                } else {
+                    is_left = true;
                 }
             }
             change.commit()?;
+            // After the commit: until then it would find the records that have just gone.
+            if is_left {
+                self.reaper.add_once(Job::Pending(node));
+            }
         }
         Ok(())
+    }
+
+    /// Returns the numbers by which it is seen that something was discarded since ([`Reaper::last_discard`]).
+    fn last_discards(&self, at: Option<NodeId>, batch: &[(Slot, u64)]) -> HashMap<Ino, u64> {
+        let inos = batch.iter().map(|(_, ino)| Ino(*ino));
+        inos.filter_map(|ino| Some((ino, self.reaper.last_discard(at, ino)?))).collect()
     }
 
     /// Returns the peers with pending removals.

@@ -6,7 +6,7 @@
 
 mod agenda;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -41,7 +41,8 @@ pub struct Reaper {
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Inodes whose subfiles became garbage once more, perhaps while they were removed; with a node, those whose removal
     /// there was recorded as pending once more.
-    discarded_again: Mutex<HashSet<(Option<NodeId>, Ino)>>,
+    /// Each time has a number of its own, so that of several who remove the same each sees what came since it began.
+    discarded_again: Mutex<(u64, HashMap<(Option<NodeId>, Ino), u64>)>,
     grace: Duration,
 }
 
@@ -144,21 +145,22 @@ impl Reaper {
 
     /// Records that subfiles of an inode became garbage once more, or that their removal at a node is pending once more.
     pub fn discarded_again(&self, at: Option<NodeId>, ino: Ino) {
-        self.discarded_again.lock().insert((at, ino));
+        let mut guard = self.discarded_again.lock();
+        let (last, again) = &mut *guard;
+        *last += 1;
+        again.insert((at, ino), *last);
     }
 
-    /// Begins the removal of these inodes' subfiles, or of what is pending at a node: only what comes from now on counts
-    /// for [`Reaper::is_discarded_again`].
-    pub fn begin_removal(&self, at: Option<NodeId>, inos: impl Iterator<Item = Ino>) {
-        let mut again = self.discarded_again.lock();
-        inos.for_each(|ino| {
-            again.remove(&(at, ino));
-        });
+    /// Returns the number of the last time that subfiles of an inode became garbage once more, or pending at a node once
+    /// more, if they did. Read before a removal, and again before its record goes: with another number then, the record
+    /// stays.
+    pub fn last_discard(&self, at: Option<NodeId>, ino: Ino) -> Option<u64> {
+        self.discarded_again.lock().1.get(&(at, ino)).copied()
     }
 
-    /// Returns whether subfiles of an inode became garbage, or pending at a node, since their removal began.
-    pub fn is_discarded_again(&self, at: Option<NodeId>, ino: Ino) -> bool {
-        self.discarded_again.lock().contains(&(at, ino))
+    /// Forgets that, when the record goes: under the lock of the record's slot.
+    pub fn forget_discards(&self, at: Option<NodeId>, ino: Ino) {
+        self.discarded_again.lock().1.remove(&(at, ino));
     }
 
     /// Releases the jobs that waited for a peer.

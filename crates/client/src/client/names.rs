@@ -125,7 +125,7 @@ impl Client {
         // Before the change, of which the answer says the new size.
         let heard = set.size.and_then(|_| self.homes.size_heard(ino));
         let change = || {
-            let mut was_dirty = false;
+            let (home, mut was_dirty) = (self.connections.home(ino)?, false);
             if set.mtime.is_some() {
                 // The time that is set now is later than what the home has not heard of yet, or is hearing just now.
                 was_dirty = self.known.take_dirty(ino);
@@ -134,13 +134,14 @@ impl Client {
                 was_dirty |= self.known.take_dirty(ino);
             }
             let request = SetAttrRequest { ino, set: *set };
-            let (home, asked) = (self.connections.home(ino)?, self.homes.leases.now());
+            let asked = self.homes.leases.now();
             let seen = self
                 .homes
                 .changing(ino, || self.connections.change::<op::SetAttr>(home, ctx, &request, &[]))
-                .inspect_err(|_| {
-                    // No time was set, so that of what was written has yet to be told.
-                    if was_dirty {
+                .inspect_err(|error| {
+                    // No time was set, so that of what was written has yet to be told. Without an answer it may have
+                    // been set, and is not to become that of the close.
+                    if was_dirty && error.errno() != Errno::EIO {
                         self.known.mark_dirty(ino);
                     }
                 })?;

@@ -67,7 +67,9 @@ impl Node {
             if !file.is_unsaved() || !has_name {
                 return Ok(None);
             }
-            let is_temporary = self.is_temporary(&file)?;
+            // Where the home of a directory does not answer, it counts as one that is to go: then too much is told, and
+            // nothing is thrown away.
+            let is_temporary = self.is_temporary(&file).unwrap_or(false);
             let why = if is_temporary { String::new() } else { self.proxy.failing.reason(ino) };
             return Ok(Some(Dirty { ino, bytes: 0, why, is_temporary }));
         }

@@ -31,12 +31,16 @@ impl Node {
             return Ok(FlushState { done: true, job: 0, moved: 0, version: None, lost: Vec::new() });
         }
         self.run_job((ino, job), wait, move |node, job| {
-            let outcome = node.flush_where_it_belongs(ino, job).and_then(|flushed| match flushed {
-                Some(flushed) => Ok(flushed),
-                // It goes when it gets another name, and nobody waits for that.
-                None if is_asked_by_client(occasion) => Ok(job.ended()),
-                None => Err(FsError::with(Errno::EBUSY, "it has a temporary name, which no source gets")),
-            });
+            let outcome = match node.flush_where_it_belongs(ino, job) {
+                Ok(Some(flushed)) => Ok(flushed),
+                Err(error) => Err(error),
+                // It goes when it gets another name, and nobody waits for that. No failure either, which would put off
+                // the flush after that.
+                Ok(None) if is_asked_by_client(occasion) => return Ok(job.ended()),
+                Ok(None) => {
+                    return Err(FsError::with(Errno::EBUSY, "it has a temporary name, which no source gets"));
+                }
+            };
             node.proxy.failing.note(ino, &outcome);
             outcome
         })
@@ -142,12 +146,21 @@ impl Node {
         self.flush_now(&request, job).map(Some)
     }
 
-    /// Returns whether a file or directory goes to no source, because of its latest name or that of a directory above.
+    /// Returns whether a file or directory goes to no source, because each of its names, or a directory above it, is
+    /// temporary.
     pub(super) fn is_temporary(&self, file: &SiteFile) -> FsResult<bool> {
-        if is_temporary_name(&file.name) {
+        for (dir, name) in file.names() {
+            if !self.is_temporary_at(dir, name)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn is_temporary_at(&self, mut dir: Ino, name: &[u8]) -> FsResult<bool> {
+        if is_temporary_name(name) {
             return Ok(true);
         }
-        let mut dir = file.dir;
         for _ in 0..DEPTH_MAX {
             let place = match self.place_at_site(dir, b"") {
                 // Nothing leads to it.
@@ -252,7 +265,7 @@ fn is_asked_by_client(occasion: FlushTrigger) -> bool {
     matches!(occasion, FlushTrigger::Close | FlushTrigger::Write | FlushTrigger::Sync)
 }
 
-fn has_write_rules(settings: &PartitionSettings) -> bool {
+pub(super) fn has_write_rules(settings: &PartitionSettings) -> bool {
     settings.rules.iter().any(|rule| rule.write.is_some())
 }
 

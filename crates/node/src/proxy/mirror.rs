@@ -14,6 +14,7 @@ use bivouac_wire::{
 };
 
 use super::bring::in_progress;
+use super::here::has_write_rules;
 use super::sites::from_wire;
 use crate::identity::SYSTEM;
 use crate::namespace::decode;
@@ -263,7 +264,9 @@ impl Node {
             return Ok(Outcome::Moot);
         }
         if self.is_needed(gone, there)? {
-            if whom == For::Policy {
+            // With rules the other names may be ones that go by none: those wait for a flush.
+            let has_rules = self.partitions.get(partition).is_none_or(|known| has_write_rules(&known.settings));
+            if whom == For::Policy && !has_rules {
                 self.flush_other_names(gone.removed.ino);
             }
             return Ok(Outcome::Needed);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use bivouac_ranks::{Condvar, Mutex};
-use bivouac_types::{FsResult, Ino, PartitionId};
+use bivouac_types::{Errno, FsResult, Ino, PartitionId};
 use bivouac_wire::FlushTrigger;
 
 /// Threads of all partitions together: above the first number each partition has one at most, above the second those
@@ -14,6 +14,8 @@ const THREADS_MAX: usize = 128;
 
 /// Pause before what could not be flushed is tried again; its home waits longer each time.
 const AGAIN: Duration = Duration::from_secs(1);
+/// The same of one that a source gets only under another name, which may be days away.
+const AGAIN_TEMPORARY: Duration = Duration::from_secs(10);
 
 /// Files to be flushed, and when.
 #[derive(Default)]
@@ -125,8 +127,13 @@ impl FlushQueue {
             state.under_way.insert(ino, left);
         }
         let Err(error) = outcome else { return };
-        log::warn!(why:% = error; "inode {ino} is not flushed");
-        let again = Instant::now() + AGAIN;
+        let is_temporary = error.errno() == Errno::EBUSY;
+        if is_temporary {
+            log::debug!(why:% = error; "inode {ino} is not flushed");
+        } else {
+            log::warn!(why:% = error; "inode {ino} is not flushed");
+        }
+        let again = Instant::now() + if is_temporary { AGAIN_TEMPORARY } else { AGAIN };
         match due.occasion {
             // Not by itself: whether its room is needed still, the next full write says.
             FlushTrigger::Room => drop(state.failed.insert(ino, again)),
