@@ -144,7 +144,7 @@ fn reminders_are_sent_once_and_hold_what_users_write() {
     );
     assert!(
         body.contains("bivouac pool extend mesh")
-            && body.contains("wing?Bcc: everybody@site.example?.?$(touch"),
+            && body.contains("wing\u{fffd}Bcc: everybody@site.example\u{fffd}.\u{fffd}$(touch"),
         "{mail}"
     );
     assert!(!dir.join("pwned").exists() && !place.path().join("sent/pwned").exists());
