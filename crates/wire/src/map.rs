@@ -34,7 +34,8 @@ impl NodeEntry {
     /// Returns true if the node is withdrawn: its host joined a running formation, and has left or was lost.
     #[must_use]
     pub fn is_withdrawn(&self) -> bool {
-        self.client_address.is_empty()
+        // One that was never moved may be reached without an address, by a socket's path.
+        self.epoch > 0 && self.client_address.is_empty()
     }
 }
 
