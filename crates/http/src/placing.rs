@@ -65,9 +65,7 @@ impl Tree {
         match self.move_name(from, to, EXCHANGE) {
             // A directory that a source has does not get another name: it goes first, once all that takes its place is
             // beside it. From anywhere else this is `EXDEV`, as between partitions, and nothing has changed.
-            Err(error)
-                if error.errno() == Errno::EXDEV && found.is_dir() && is_reserved(&from.name) =>
-            {
+            Err(error) if error.errno() == Errno::EXDEV && found.is_dir() && is_reserved(&from.name) => {
                 self.discard(to, found).map_err(|stopped| stopped.error)?;
                 self.client()?.finish_removals(to.parent, &to.name)?;
                 return self.move_name(from, to, NOREPLACE).map(|()| PlacementOutcome::OnTree);

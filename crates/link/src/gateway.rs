@@ -292,7 +292,8 @@ impl Gateway {
         self.streams.fetch_add(1, Ordering::Relaxed);
         let _counted = Counted(&self.streams);
         let usage = self.usage(&key);
-        let (count, max) = (usage.streams.fetch_add(1, Ordering::Relaxed), self.options.limits.per_key as u64);
+        let (count, max) =
+            (usage.streams.fetch_add(1, Ordering::Relaxed), self.options.limits.per_key as u64);
         if count >= max + JOINING_MAX {
             usage.streams.fetch_sub(1, Ordering::Relaxed);
             log::warn!("a link is refused: there are too many connections with key {key}");

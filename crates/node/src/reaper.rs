@@ -33,6 +33,9 @@ const RUNNERS_MAX: usize = 8;
 /// Starts a thread that takes jobs for peers from the agenda.
 type StartRunner<'a> = dyn Fn() -> std::io::Result<JoinHandle<()>> + 'a;
 
+/// Times at which something became garbage again: the last number, and that of each inode, or of it at a node.
+type Discards = (u64, HashMap<(Option<NodeId>, Ino), u64>);
+
 /// The workers and their agenda.
 pub struct Reaper {
     agenda: Mutex<Agenda>,
@@ -42,7 +45,7 @@ pub struct Reaper {
     /// Inodes whose subfiles became garbage once more, perhaps while they were removed; with a node, those whose removal
     /// there was recorded as pending once more.
     /// Each time has a number of its own, so that of several who remove the same each sees what came since it began.
-    discarded_again: Mutex<(u64, HashMap<(Option<NodeId>, Ino), u64>)>,
+    discarded_again: Mutex<Discards>,
     grace: Duration,
 }
 

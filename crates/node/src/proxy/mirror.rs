@@ -265,7 +265,8 @@ impl Node {
         }
         if self.is_needed(gone, there)? {
             // With rules the other names may be ones that go by none: those wait for a flush.
-            let has_rules = self.partitions.get(partition).is_none_or(|known| has_write_rules(&known.settings));
+            let has_rules =
+                self.partitions.get(partition).is_none_or(|known| has_write_rules(&known.settings));
             if whom == For::Policy && !has_rules {
                 self.flush_other_names(gone.removed.ino);
             }
