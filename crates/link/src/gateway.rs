@@ -30,8 +30,6 @@ use crate::workers::Workers;
 
 /// Connections that have not proven that they know a key, at most.
 const HANDSHAKES_MAX: usize = 64;
-/// Connections with a key beyond its limit: of processes that have yet to say which of theirs have ended.
-const JOINING_MAX: u64 = 64;
 /// Requests of one stream that are carried out at the same time, at most.
 const REQUESTS_MAX: usize = 32;
 /// Content of one stream, and of all, that is held at the same time, in bytes.
@@ -292,18 +290,13 @@ impl Gateway {
         self.streams.fetch_add(1, Ordering::Relaxed);
         let _counted = Counted(&self.streams);
         let usage = self.usage(&key);
-        let (count, max) =
-            (usage.streams.fetch_add(1, Ordering::Relaxed), self.options.limits.per_key as u64);
-        if count >= max + JOINING_MAX {
-            usage.streams.fetch_sub(1, Ordering::Relaxed);
-            log::warn!("a link is refused: there are too many connections with key {key}");
-            return;
-        }
-        // Another process has more than one, of which one makes room. What that was asked for is sent again. Where none
-        // has, this may be a process whose former connection has not been seen to end: it says so next.
-        if count >= max
-            && let Some(surplus) = self.sessions.surplus(&key)
-        {
+        if usage.streams.fetch_add(1, Ordering::Relaxed) >= self.options.limits.per_key as u64 {
+            // Another process has more than one, of which one makes room. What that was asked for is sent again.
+            let Some(surplus) = self.sessions.surplus(&key) else {
+                usage.streams.fetch_sub(1, Ordering::Relaxed);
+                log::warn!("a link is refused: there are too many connections with key {key}");
+                return;
+            };
             surplus.end();
         }
         let end = writer.end();

@@ -478,7 +478,7 @@ mod tests {
         let mut client = plain(&identity, 0xc1);
         let mut server = ServerSide::new(LaneKind::Client, FrameProtection::Sum, [0x51; 32]);
         let hello = client.hello();
-        assert_eq!(&hello[..8], b"BVK1\x0b\x00\x01\xff");
+        assert_eq!(&hello[..8], b"BVK1\x0c\x00\x01\xff");
         assert_eq!(&hello[32..40], &[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
         let expected = format!(
             "f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff00010b0a0000000000000d0c00000f0e04030000{}{}",

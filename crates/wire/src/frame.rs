@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn golden_vector() {
         let bytes = sample().to_bytes();
-        assert_eq!(&bytes[..16], b"BVK1\x0b\x00\x03\x00\x08\x07\x06\x05\x04\x03\x02\x01");
+        assert_eq!(&bytes[..16], b"BVK1\x0c\x00\x03\x00\x08\x07\x06\x05\x04\x03\x02\x01");
         assert_eq!(&bytes[16..32], &[10, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 5, 0, 0x10, 1]);
         assert_eq!(&bytes[40..48], &[0x30, 0x75, 0, 0, 1, 2, 3, 4]);
         assert_eq!(Frame::from_bytes(&bytes), Ok(sample()));
