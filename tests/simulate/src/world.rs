@@ -404,9 +404,8 @@ impl World {
 
     fn open(&'static self, number: u8) -> FsResult<&'static Serving> {
         let (map, place, volume, has_moved) = state().keeper.place_of(number);
-        let (id, count) = (NodeId(u16::from(number)), map.nodes.len());
-        let epoch = map.nodes[usize::from(number)].epoch;
-        let liveness = Arc::new(LivenessTable::new(count));
+        let (id, epoch) = (NodeId(u16::from(number)), map.nodes[usize::from(number)].epoch);
+        let liveness = Arc::new(LivenessTable::new(map.nodes.len()));
         let way = |lane: LaneKind, (other, entry): (u16, &NodeEntry)| -> Option<Arc<dyn Transport>> {
             let client = ClientId(ClientId::PEER_BIT | u64::from(id.0));
             let identity = Identity { auth: self.auth.clone(), client, lane, epoch };
@@ -416,7 +415,8 @@ impl World {
             (other != id.0).then(|| Arc::new(peer().heeding(&liveness)) as Arc<dyn Transport>)
         };
         let ways = |lane| (0..).zip(&map.nodes).map(|node| way(lane, node)).collect();
-        let ways = NetPeers::new(ways(LaneKind::Peer)).with_mirrors(ways(LaneKind::Mirror));
+        let peers = NetPeers::new(ways(LaneKind::Peer));
+        let ways = peers.with_mirrors(ways(LaneKind::Mirror), Box::new(|_, _, _| None));
         let dead_after = Some(self.scenario.dead_after).filter(|ms| *ms > 0).map(Duration::from_millis);
         let config = NodeConfig {
             map,
