@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bivouac_types::{Errno, FsError, FsResult, Ino, MirrorDeletes};
 use bivouac_wire::{Removal, SiteVersion};
 
+use crate::at_once::each_at_once;
 use crate::client::Client;
 use crate::site::{FlushPlan, Flushed, SeenNames, TreeEntry, Unsaved};
 
@@ -222,15 +222,15 @@ fn carry_out(
     let levels = by_depth(&plan.dirs);
     // Level by level: a directory is made in the one above it.
     for dirs in &levels {
-        for (dir, flushed) in at_once(options.jobs, dirs, |dir| client.site.flush_open(dir)) {
+        for (dir, flushed) in each_at_once(options.jobs, dirs, |dir| client.site.flush_open(dir)) {
             take(&mut outcome, target, dir, flushed, true);
         }
     }
-    let (seen, files) = (SeenCache::default(), plan.files.iter().collect::<Vec<_>>());
+    let seen = SeenCache::default();
     let flush = |file: &TreeEntry| {
         seen.of(client, file).and_then(|seen| client.site.flush(file, seen, options.force))
     };
-    for (file, flushed) in at_once(options.jobs, &files, flush) {
+    for (file, flushed) in each_at_once(options.jobs, &plan.files, flush) {
         take(&mut outcome, target, file, flushed, true);
     }
     for (file, why) in &plan.unsent {
@@ -243,7 +243,8 @@ fn carry_out(
     }
     // From the deepest on: with its final mode a directory may not let anyone into those below it.
     for dirs in levels.iter().rev() {
-        for (dir, flushed) in at_once(options.jobs, dirs, |dir| client.site.flush(dir, None, options.force)) {
+        let flush = |dir: &&TreeEntry| client.site.flush(dir, None, options.force);
+        for (dir, flushed) in each_at_once(options.jobs, dirs, flush) {
             take(&mut outcome, target, dir, flushed, false);
         }
     }
@@ -258,34 +259,6 @@ fn by_depth(dirs: &[TreeEntry]) -> Vec<Vec<&TreeEntry>> {
         levels.entry(depth).or_default().push(dir);
     }
     levels.into_values().collect()
-}
-
-/// Does something to each, so many at the same time.
-fn at_once<'a>(
-    jobs: usize,
-    all: &[&'a TreeEntry],
-    act: impl Fn(&TreeEntry) -> FsResult<Flushed> + Sync,
-) -> Vec<(&'a TreeEntry, FsResult<Flushed>)> {
-    let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let work = || {
-        while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let flushed = act(one);
-            results.lock().unwrap_or_else(PoisonError::into_inner).push((*one, flushed));
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..jobs.min(all.len()) {
-            // Not `scope.spawn`, which panics where the system has no thread: those there are do all of it then.
-            if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, work) {
-                log::debug!(why:% = error; "fewer files are flushed at the same time");
-                break;
-            }
-        }
-        work();
-    });
-    let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    assert_eq!(results.len(), all.len(), "each file that is to be flushed has an outcome");
-    results
 }
 
 fn take(
@@ -338,7 +311,6 @@ impl SeenCache {
 mod tests {
     use super::*;
     use bivouac_types::{Attr, Layout, TargetIndex, Timestamp};
-    use std::sync::Barrier;
 
     fn found(path: &str) -> TreeEntry {
         let attr = Attr::new(
@@ -357,21 +329,5 @@ mod tests {
         let levels: Vec<Vec<_>> =
             by_depth(&dirs).iter().map(|dirs| dirs.iter().map(|dir| &dir.path[..]).collect()).collect();
         assert_eq!(levels, [vec![&b""[..]], vec![b"b", b"a"], vec![b"b/c", b"a/e"], vec![b"b/c/d"]]);
-    }
-
-    #[test]
-    fn each_is_done_once_and_so_many_at_the_same_time() {
-        let all: Vec<TreeEntry> = (0..9).map(|number| found(&number.to_string())).collect();
-        let all: Vec<&TreeEntry> = all.iter().collect();
-        let three = Barrier::new(3);
-        let done = at_once(3, &all, |one| {
-            three.wait();
-            Ok(Flushed { bytes: one.path[0].into(), ..Flushed::default() })
-        });
-        let mut names: Vec<_> = done.iter().map(|(one, _)| one.path.clone()).collect();
-        names.sort();
-        assert_eq!(names, (b'0'..=b'8').map(|name| vec![name]).collect::<Vec<_>>());
-        assert!(done.iter().all(|(one, flushed)| flushed.as_ref().unwrap().bytes == u64::from(one.path[0])));
-        assert_eq!(at_once(0, &all, |_| Ok(Flushed::default())).len(), 9);
     }
 }

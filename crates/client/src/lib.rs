@@ -9,6 +9,7 @@
 //! what a finished write wrote, every later read sees, through whichever node. Pages are kept of *session* files, and
 //! of *strict* ones as far as tokens reach. See docs/semantics.
 
+mod at_once;
 mod client;
 mod connections;
 mod content;

@@ -62,11 +62,15 @@ impl Tree {
         if let Some(found) = found {
             self.may_remove(&found)?;
         }
-        // Beside its place: a rename within one directory never leaves the partition.
         let aside = ParentAndName { name: hidden()?, ..place.clone() };
         let made = self.copy_to(from, &aside, copying);
         let landed =
-            made.and_then(copying.may_land).and_then(|()| self.put_in_place(&aside, &place, replace));
+            made.and_then(copying.may_land).and_then(|()| match self.put_in_place(&aside, &place, replace) {
+                Err(error) if error.errno() == Errno::EXDEV && self.is_dir_of_parent(&place, found)? => {
+                    self.replace_at_source(&aside, &place)
+                }
+                placed => placed,
+            });
         if landed.is_err() {
             self.discard_aside(&aside);
         }
@@ -76,6 +80,14 @@ impl Tree {
             self.client()?.save_tree(&copied)?;
         }
         Ok(landed)
+    }
+
+    /// Returns whether what is at a place is a directory of its parent's partition. If that cannot be exchanged with one
+    /// beside it, a source has it; one that is a partition's own stays.
+    fn is_dir_of_parent(&self, place: &ParentAndName, found: Option<Attr>) -> FsResult<bool> {
+        let Some(found) = found.filter(Attr::is_dir) else { return Ok(false) };
+        let parent = self.client()?.getattr(place.parent)?;
+        Ok(found.layout.partition() == parent.layout.partition())
     }
 
     /// Copies to a free name, and returns what was copied.

@@ -3,7 +3,6 @@
 use bivouac_client::{Attr, ParentAndName};
 use bivouac_types::{Errno, FsError, FsResult, Ino};
 
-use crate::request_path::is_reserved;
 use crate::tree::{NAMES_TRIED, NOREPLACE, Tree, hidden};
 use crate::tree_state::TreeState;
 
@@ -62,16 +61,7 @@ impl Tree {
         if seen.is_none_or(|seen| seen.ino != found.ino) {
             self.may_remove(&found)?;
         }
-        match self.move_name(from, to, EXCHANGE) {
-            // A directory that a source has does not get another name: it goes first, once all that takes its place is
-            // beside it. From anywhere else this is `EXDEV`, as between partitions, and nothing has changed.
-            Err(error) if error.errno() == Errno::EXDEV && found.is_dir() && is_reserved(&from.name) => {
-                self.discard(to, found).map_err(|stopped| stopped.error)?;
-                self.client()?.finish_removals(to.parent, &to.name)?;
-                return self.move_name(from, to, NOREPLACE).map(|()| PlacementOutcome::OnTree);
-            }
-            exchanged => exchanged?,
-        }
+        self.move_name(from, to, EXCHANGE)?;
         // The exchange has succeeded, so the request has, whatever happens to the replaced object.
         let replaced = self.set_aside(from, found.ino);
         // What was replaced has a hidden name by now, and may take long to be removed.
@@ -82,6 +72,25 @@ impl Tree {
             Err(error) => log::warn!(why:% = error; "what was replaced is left where the new one was"),
         }
         Ok(PlacementOutcome::OnTree)
+    }
+
+    /// Moves a directory that is complete beside its place there, where a source has what it replaces: that does not get
+    /// another name, so it goes first.
+    ///
+    /// # Errors
+    /// As [`Tree::put_in_place`]. What was there may be gone, as a whole or in part.
+    pub(crate) fn replace_at_source(
+        &self,
+        from: &ParentAndName,
+        to: &ParentAndName,
+    ) -> FsResult<PlacementOutcome> {
+        let _alone = self.names.of_both(from, to);
+        if let Some(found) = self.at(to)?.filter(Attr::is_dir) {
+            self.may_remove(&found)?;
+            self.discard(to, found).map_err(|stopped| stopped.error)?;
+            self.client()?.finish_removals(to.parent, &to.name)?;
+        }
+        self.move_name(from, to, NOREPLACE).map(|()| PlacementOutcome::OnTree)
     }
 
     /// Removes the first of two names of a file. Another object that has taken the name is renamed, not removed.

@@ -52,7 +52,6 @@ mod mutate;
 mod namespace;
 mod new_inode;
 mod node;
-mod on_drop;
 mod opens;
 mod partitions;
 mod peers;

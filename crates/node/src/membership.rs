@@ -15,8 +15,8 @@ use bivouac_net::LivenessTable;
 use bivouac_ranks::{Mutex, rank};
 use bivouac_types::{Errno, FsResult, Liveness, MembershipUpdate, NodeId};
 use bivouac_wire::{Encode, NewsList, Operation, ProbeForRequest, UnresponsiveNode, op};
+use scopeguard::guard_on_unwind;
 
-use crate::on_drop::OnDrop;
 use crate::peers::{PeerLane, PeerRequest};
 use crate::rounds::{NextVisit, Round, RoundPlace};
 
@@ -287,11 +287,7 @@ impl Membership {
             let Some(notice) = notice else { return };
             told = true;
             // Another thread goes on with the rest then.
-            let _end = OnDrop::new(|| {
-                if std::thread::panicking() {
-                    self.state.lock().notifying = false;
-                }
-            });
+            let _end = guard_on_unwind((), |()| self.state.lock().notifying = false);
             let observer = self.observer();
             match notice {
                 Notice::Accused(liveness, incarnation) => self.defend(liveness, incarnation),

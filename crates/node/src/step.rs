@@ -2,9 +2,9 @@
 
 use bivouac_types::{Errno, FsError, FsResult, NodeId, OpId};
 use bivouac_wire::{Encode, Operation};
+use scopeguard::guard_on_unwind;
 
 use crate::node::Node;
-use crate::on_drop::OnDrop;
 use crate::peers::{PeerRequest, STEPS_MAX, StepContext};
 use crate::session::Ctx;
 
@@ -49,9 +49,9 @@ impl Node {
         } else {
             None
         };
-        let _end = OnDrop::new(|| {
-            // Admitted and without an outcome, it would never be admitted again.
-            if steps.background && std::thread::panicking() {
+        // Admitted and without an outcome, it would never be admitted again.
+        let _end = guard_on_unwind((), |()| {
+            if steps.background {
                 self.away.is_silent(target);
             }
         });

@@ -1,25 +1,18 @@
 //! `bivouac grow`.
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bivouac_hosts::{JoiningHost, check_arrival, grow_hosts, parse_hosts, same_host};
 use bivouac_launch::{
-    Arrival, ArrivalStage, CAUGHT, Environment, FormationState, HostLife, Kind, LaunchError, Signals,
-    StateDir,
+    Arrival, ArrivalStage, CAUGHT, Environment, FormationState, HostLife, LaunchError, Signals, StateDir,
 };
-use serde_json::json;
 
-use super::status::is_over;
-use super::whole_state::{newest_state, whole_state};
+use super::host_changes::{HostProgress, HostWait, Outcome, newest_state, whole_state};
 use crate::failure::Failure;
 use crate::options::GrowArgs;
 
-/// Pause between two looks at how far it is.
-const LOOK_PAUSE: Duration = Duration::from_millis(300);
-
-/// Has hosts join a running formation, and waits until they have, and nodes and replicas are spread over all hosts.
+/// Orders hosts to join a running formation. Returns once they have, and nodes and replicas are spread over all hosts.
 pub fn run(here: &Environment, args: &GrowArgs) -> Result<ExitCode, Failure> {
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
     let (name, dir) = StateDir::find_whole(here, args.which.name())?;
@@ -35,100 +28,38 @@ pub fn run(here: &Environment, args: &GrowArgs) -> Result<ExitCode, Failure> {
         })
         .collect();
     grow_hosts(&dir, &names)?;
-    let mut progress = Progress { is_json: args.json, told: BTreeMap::new() };
-    let deadline = args.timeout.map(|timeout| Instant::now() + Duration::from_millis(timeout.0));
-    let goes_on = |why: &str, message: Option<String>| {
-        let waits = message.map_or(String::new(), |message| format!(" ({message})"));
-        let cause = format!("{why}; it goes on joining{waits}");
-        let remedy = format!("wait for it again: bivouac grow --name {name} --hosts {}", args.hosts);
-        LaunchError::new(Kind::Interrupted, format_args!("host {}", names.join(", ")), cause, &remedy)
+    let wait = HostWait {
+        again: format!("bivouac grow --name {name} --hosts {}", args.hosts),
+        words: ("joining", "joined"),
+        text: text_of,
+        names: &names,
+        is_json: args.json,
+        timeout: args.timeout.map(|timeout| Duration::from_millis(timeout.0)),
     };
-    loop {
+    wait.wait(&signals, |_| {
         // The keeper may be another one by now, on another host.
-        if let Some(state) = newest_state(here, &name)? {
-            let outcomes: Vec<Outcome> = names.iter().map(|name| progress.look(&state, name)).collect();
-            if outcomes.iter().all(|outcome| *outcome != Outcome::Joins) {
-                return Ok(if outcomes.iter().all(|outcome| *outcome == Outcome::Joined) {
-                    ExitCode::SUCCESS
-                } else {
-                    ExitCode::FAILURE
-                });
-            }
-        }
-        let message = || progress.told.values().next().cloned();
-        if is_over(&signals, LOOK_PAUSE) {
-            return Err(goes_on("it was not waited for any longer", message()).into());
-        }
-        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            let waited = args.timeout.map_or(0, |timeout| timeout.0 / 1000);
-            return Err(goes_on(&format!("has not joined within {waited} s"), message()).into());
-        }
-    }
+        let state = newest_state(here, &name)?;
+        Ok(state.map(|state| names.iter().map(|name| progress_of(&state, name)).collect()))
+    })
 }
 
-/// State of a host that was asked to join.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    /// It joins.
-    Joins,
-    /// It has joined.
-    Joined,
-    /// It does not, or was lost.
-    Other,
-}
-
-/// Output while hosts join.
-struct Progress {
-    is_json: bool,
-    /// The latest text that was printed for each host.
-    told: BTreeMap<String, String>,
-}
-
-impl Progress {
-    /// Prints what has changed for a host.
-    fn look(&mut self, state: &FormationState, name: &str) -> Outcome {
-        let (outcome, stage, message) = outcome_of(state, name);
-        let text = text_of(stage, message.as_deref());
-        if self.told.get(name).is_none_or(|told| *told != text) {
-            if self.is_json {
-                let event = if outcome == Outcome::Joins { "progress" } else { "ended" };
-                outln!("{}", json!({"event": event, "host": name, "state": stage, "message": message}));
-            } else if outcome == Outcome::Joined {
-                outln!("host {name}: {text}");
-            } else {
-                errln!("bivouac: host {name}: {text}");
-            }
-            self.told.insert(name.to_owned(), text);
-        }
-        outcome
-    }
-}
-
-/// Returns how far the latest host of a name is, with the name of that stage, and what is to be said of it.
-fn outcome_of(state: &FormationState, name: &str) -> (Outcome, &'static str, Option<String>) {
-    let Some(at) = state.hosts.iter().rposition(|host| same_host(&host.name, name)) else {
-        return (Outcome::Other, ArrivalStage::GivenUp.name(), None);
+/// Returns how far the latest host of a name is.
+fn progress_of(state: &FormationState, name: &str) -> HostProgress {
+    let at = state.hosts.iter().rposition(|host| same_host(&host.name, name));
+    let life = at.and_then(|at| state.hosts.get(at)).map(|host| host.life);
+    let arrival: Option<&Arrival> = state.arrivals.iter().find(|known| Some(known.host) == at);
+    let stage = arrival.map_or(ArrivalStage::GivenUp, |known| known.stage);
+    let (outcome, stage) = match life {
+        Some(HostLife::Lost) => (Outcome::Other, "lost"),
+        Some(HostLife::Up) if stage == ArrivalStage::Done => (Outcome::Done, stage.name()),
+        Some(_) if stage < ArrivalStage::Done => (Outcome::UnderWay, stage.name()),
+        _ => (Outcome::Other, ArrivalStage::GivenUp.name()),
     };
-    let arrival: Option<&Arrival> = state.arrivals.iter().find(|known| known.host == at);
-    let life = state.hosts.get(at).map(|host| host.life);
-    match (life, arrival) {
-        (Some(HostLife::Lost), arrival) => {
-            let message = arrival.and_then(|known| known.message.clone());
-            (Outcome::Other, "lost", message)
-        }
-        (Some(HostLife::Up), Some(known)) if known.stage == ArrivalStage::Done => {
-            (Outcome::Joined, known.stage.name(), known.message.clone())
-        }
-        (_, Some(known)) if known.stage < ArrivalStage::Done => {
-            (Outcome::Joins, known.stage.name(), known.message.clone())
-        }
-        (_, known) => {
-            (Outcome::Other, ArrivalStage::GivenUp.name(), known.and_then(|known| known.message.clone()))
-        }
-    }
+    let message = arrival.and_then(|known| known.message.clone());
+    HostProgress { host: name.to_owned(), outcome, stage, message }
 }
 
-fn text_of(stage: &str, message: Option<&str>) -> String {
+fn text_of(stage: &'static str, message: Option<&str>) -> String {
     let message = message.map_or(String::new(), |message| format!(": {message}"));
     match stage {
         "joined" => format!("has joined{message}"),

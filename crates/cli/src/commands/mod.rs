@@ -15,6 +15,7 @@ mod fsck;
 mod gateway;
 mod get;
 mod grow;
+mod host_changes;
 mod join;
 mod keep;
 pub mod key;
@@ -53,7 +54,6 @@ mod tell;
 mod top;
 mod unmount;
 mod up;
-mod whole_state;
 
 use std::process::ExitCode;
 

@@ -1,6 +1,5 @@
 //! `bivouac shrink`.
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -11,15 +10,12 @@ use bivouac_launch::{
 };
 use bivouac_monitor::status::{NodeReport, look};
 use bivouac_types::units::format_size;
-use serde_json::json;
 
+use super::host_changes::{HostProgress, HostWait, LOOK_PAUSE, Outcome, newest_state, whole_state};
 use super::status::is_over;
-use super::whole_state::{newest_state, whole_state};
 use crate::failure::Failure;
 use crate::options::ShrinkArgs;
 
-/// Pause between two looks at how far it is.
-const LOOK_PAUSE: Duration = Duration::from_millis(300);
 /// Time that nodes may take to tell what is on them.
 const SPACE_WAIT: Duration = Duration::from_secs(30);
 
@@ -40,44 +36,34 @@ pub fn run(here: &Environment, args: &ShrinkArgs) -> Result<ExitCode, Failure> {
         hosts.iter().filter_map(|host| state.hosts.get(*host)).map(|host| host.name.clone()).collect();
     assert_eq!(names.len(), hosts.len(), "a host that is to leave is none of formation {name}");
     shrink_hosts(&dir, &names, args.force)?;
-    let mut progress = Progress { is_json: args.json, told: BTreeMap::new() };
-    let deadline = args.timeout.map(|timeout| Instant::now() + Duration::from_millis(timeout.0));
-    let goes_on = |why: &str, message: Option<String>| {
-        let waits = message.map_or(String::new(), |message| format!(" ({message})"));
-        let cause = format!("{why}; it goes on leaving{waits}");
-        let remedy = format!("wait for it again: bivouac shrink --name {name} --hosts {}", args.hosts);
-        LaunchError::new(Kind::Interrupted, format_args!("host {}", names.join(", ")), cause, &remedy)
+    let wait = HostWait {
+        again: format!("bivouac shrink --name {name} --hosts {}", args.hosts),
+        words: ("leaving", "left"),
+        text: text_of,
+        names: &names,
+        is_json: args.json,
+        timeout: args.timeout.map(|timeout| Duration::from_millis(timeout.0)),
     };
-    loop {
-        // The keeper may be another one by now, on another host.
-        let state = match newest_state(here, &name) {
-            // This host is the one that has left.
-            Err(error) if error.kind() == Kind::NotRunning && progress.all_take_their_parts_down() => {
-                names.iter().for_each(|name| progress.tell_left(name));
-                return Ok(ExitCode::SUCCESS);
-            }
-            state => state?,
+    wait.wait(&signals, |told| {
+        let left = |host: &String| HostProgress {
+            host: host.clone(),
+            outcome: Outcome::Done,
+            stage: "left",
+            message: None,
         };
-        if let Some(state) = state {
-            let outcomes: Vec<Outcome> =
-                hosts.iter().map(|host| progress.look(&state, *host)).collect::<Result<_, _>>()?;
-            if outcomes.iter().all(|outcome| *outcome != Outcome::Leaves) {
-                return Ok(if outcomes.iter().all(|outcome| *outcome == Outcome::Left) {
-                    ExitCode::SUCCESS
-                } else {
-                    ExitCode::FAILURE
-                });
+        let all_leave =
+            !told.is_empty() && told.values().all(|(stage, _)| *stage == DepartureStage::Leaving.name());
+        // The keeper may be another one by now, on another host.
+        Ok(match newest_state(here, &name) {
+            // This host is the one that has left.
+            Err(error) if error.kind() == Kind::NotRunning && all_leave => {
+                Some(names.iter().map(left).collect())
             }
-        }
-        let message = || progress.told.values().next().map(|(_, text)| text.clone());
-        if is_over(&signals, LOOK_PAUSE) {
-            return Err(goes_on("it was not waited for any longer", message()).into());
-        }
-        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            let waited = args.timeout.map_or(0, |timeout| timeout.0 / 1000);
-            return Err(goes_on(&format!("has not left within {waited} s"), message()).into());
-        }
-    }
+            state => state?.map(|state| {
+                hosts.iter().zip(&names).map(|(at, name)| progress_of(&state, *at, name)).collect()
+            }),
+        })
+    })
 }
 
 /// Refuses where a copy that has to be made does not fit.
@@ -159,72 +145,25 @@ fn missing_space<'a>(copies: &[(u16, u16)], nodes: &'a [NodeSpace]) -> Option<(&
     nodes.iter().find(is_full).map(|node| (node, needed(node)))
 }
 
-/// State of a host that was asked to leave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    /// It leaves.
-    Leaves,
-    /// It has left.
-    Left,
-    /// It stays, or was lost.
-    Other,
-}
-
-/// Output while hosts leave.
-struct Progress {
-    is_json: bool,
-    /// The latest stage and text that were printed for each host.
-    told: BTreeMap<usize, (&'static str, String)>,
-}
-
-impl Progress {
-    /// Returns true if all of the hosts take their parts down.
-    fn all_take_their_parts_down(&self) -> bool {
-        let leaving = DepartureStage::Leaving.name();
-        !self.told.is_empty() && self.told.values().all(|(stage, _)| *stage == leaving)
-    }
-
-    /// Prints that a host has left.
-    fn tell_left(&self, host: &str) {
-        if self.is_json {
-            outln!("{}", json!({"event": "ended", "host": host, "state": "left", "message": null}));
-        } else {
-            outln!("host {host}: has left");
+/// Returns how far a host is.
+fn progress_of(state: &FormationState, at: usize, host: &str) -> HostProgress {
+    let departure = state.departures.iter().find(|known| known.host == at);
+    let found = state.hosts.get(at);
+    let (outcome, stage, message) = match (found.map(|host| host.life), departure) {
+        (Some(HostLife::Left), _) => (Outcome::Done, "left", found.and_then(|host| host.message.clone())),
+        (Some(HostLife::Up), Some(departure)) if departure.stage != DepartureStage::GivenUp => {
+            (Outcome::UnderWay, departure.stage.name(), departure.message.clone())
         }
-    }
-
-    /// Prints what has changed for a host.
-    fn look(&mut self, state: &FormationState, host: usize) -> Result<Outcome, Failure> {
-        let Some(found) = state.hosts.get(host) else { return Ok(Outcome::Other) };
-        let departure = state.departures.iter().find(|known| known.host == host);
-        let (outcome, stage, message) = match (found.life, departure) {
-            (HostLife::Left, _) => (Outcome::Left, "left", found.message.clone()),
-            (HostLife::Up, Some(departure)) if departure.stage != DepartureStage::GivenUp => {
-                (Outcome::Leaves, departure.stage.name(), departure.message.clone())
-            }
-            (HostLife::Up, departure) => {
-                let why = departure.and_then(|departure| departure.message.clone());
-                (Outcome::Other, DepartureStage::GivenUp.name(), why)
-            }
-            _ => (Outcome::Other, "lost", Some(loss_text(state, host))),
-        };
-        let text = text_of(stage, message.as_deref());
-        if self.told.get(&host).is_none_or(|(_, told)| *told != text) {
-            if self.is_json {
-                let event = if outcome == Outcome::Leaves { "progress" } else { "ended" };
-                outln!("{}", json!({"event": event, "host": found.name, "state": stage, "message": message}));
-            } else if outcome == Outcome::Left {
-                outln!("host {}: {text}", found.name);
-            } else {
-                errln!("bivouac: host {}: {text}", found.name);
-            }
-            self.told.insert(host, (stage, text));
+        (Some(HostLife::Up), departure) => {
+            let why = departure.and_then(|departure| departure.message.clone());
+            (Outcome::Other, DepartureStage::GivenUp.name(), why)
         }
-        Ok(outcome)
-    }
+        _ => (Outcome::Other, "lost", Some(loss_text(state, at))),
+    };
+    HostProgress { host: host.to_owned(), outcome, stage, message }
 }
 
-fn text_of(stage: &str, message: Option<&str>) -> String {
+fn text_of(stage: &'static str, message: Option<&str>) -> String {
     let message = message.map_or(String::new(), |message| format!(": {message}"));
     match stage {
         "left" => format!("has left{message}"),

@@ -2,6 +2,7 @@
 //! namespaces. On virtual nodes, with ssh, mounts and cut networks: tests/cluster.
 
 use std::path::PathBuf;
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::harness::library::{create, ctx, library, read, write};
@@ -11,6 +12,7 @@ use crate::harness::{
 };
 use crate::http::Server;
 use bivouac_client::NewInode;
+use bivouac_launch::{FormationState, StateDir};
 use bivouac_types::{Ino, mode};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -60,8 +62,25 @@ impl Hosts {
         pages.map(server).collect()
     }
 
+    /// The state of the whole, as the keeper on the host that started it has written it down.
+    pub fn whole(&self) -> FormationState {
+        let dir = self.place.path().join(format!("bivouac/{}+hosts", self.name));
+        StateDir::at(dir).read().unwrap().unwrap()
+    }
+
+    /// Runs a command by which hosts join or leave.
+    pub fn change(&self, verb: &str, arguments: &[&str]) -> Said {
+        self.place.run(&[&[verb, "--name", &self.name], arguments].concat())
+    }
+
+    /// Starts such a command, which waits.
+    pub fn start_change(&self, verb: &str, hosts: &str) -> Child {
+        let mut command = self.place.command(&[verb, "--name", &self.name, "--hosts", hosts, "--json"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
     /// `status --json`, as [`answered_status`] has it. While one keeper follows another there is none for a moment.
-    fn status(&self) -> Value {
+    pub fn status(&self) -> Value {
         let mut status = Value::Null;
         wait_until("the keeper answers", || {
             status = answered_status(|| self.place.run(&["status", "--name", &self.name, "--json"]));

@@ -216,7 +216,7 @@ pub fn take_down(formation: &Hosts, lost: &[&str]) {
     // Without any host there is nobody who says so.
     let says = if lost.len() < 3 { "nothing left: 0 processes" } else { "no host says what it has" };
     assert!(said.out.contains(says), "{said:?}");
-    for host in ["a", "b", "c"].into_iter().filter(|host| !lost.contains(host)) {
+    for host in ["a", "b", "c", "d", "e"].into_iter().filter(|host| !lost.contains(host)) {
         assert!(!formation.runtime(host).join("bivouac").exists(), "host {host}");
     }
     // What a lost host has is taken away there, when it is back.

@@ -1,7 +1,7 @@
 //! A host that leaves in order while others work, and what may come in between. Hosts are directories, as in
 //! `hosts.rs`.
 
-use std::process::{Child, Stdio};
+use std::process::Child;
 
 use crate::harness::library::{create, far_library, read, write};
 use crate::harness::{Said, can_mount, is_alive, said, signal, wait_for_standby_of, wait_until, wait_within};
@@ -10,7 +10,7 @@ use crate::moved::{
     BLOCK, Load, MOVE_MAX, at, backup_host, check_goes_on, first_keeper, in_sync, is_moved, keepers_host,
     lose, lost, map, part, processes, protected_by, take_down,
 };
-use bivouac_launch::{FormationState, HostLife, StateDir};
+use bivouac_launch::{HostLife, StateDir};
 use bivouac_net::{
     Address, Auth, DaemonId, Identity, LaneKind, Secret, SocketOptions, SocketTransport, call,
 };
@@ -19,36 +19,14 @@ use bivouac_wire::{Frame, SealReplicaRequest, op};
 use rustix::process::Signal;
 use serde_json::Value;
 
-fn shrink(formation: &Hosts, arguments: &[&str]) -> Said {
-    formation.place.run(&[&["shrink", "--name", &formation.name], arguments].concat())
-}
-
-/// A command that has a host leave, and waits.
-fn start_shrink(formation: &Hosts, hosts: &str) -> Child {
-    let mut command =
-        formation.place.command(&["shrink", "--name", &formation.name, "--hosts", hosts, "--json"]);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-}
-
 fn wait_for(shrink: Child) -> Said {
     said(&shrink.wait_with_output().unwrap())
-}
-
-/// The whole, as the keeper on the host that started it has written it down.
-fn whole(formation: &Hosts) -> FormationState {
-    let dir = formation.place.path().join(format!("bivouac/{}+hosts", formation.name));
-    StateDir::at(dir).read().unwrap().unwrap()
 }
 
 /// The daemon of the first node of a host.
 fn daemon(formation: &Hosts, host: &str) -> u64 {
     let state = StateDir::at(part(formation, host)).read().unwrap().unwrap();
     u64::from(state.nodes[0].process.unwrap().pid)
-}
-
-fn status(formation: &Hosts) -> Value {
-    let said = formation.place.run(&["status", "--name", &formation.name, "--json"]);
-    serde_json::from_str(&said.out).unwrap_or_else(|_| panic!("{said:?}"))
 }
 
 /// Three hosts, none of which is taken for lost while it only stands still for some seconds.
@@ -65,8 +43,8 @@ fn begin_to_leave(formation: &Hosts) -> (Child, u64) {
     let supervisor = u64::from(state.supervisor.unwrap().pid);
     wait_for_standby_of(supervisor);
     signal(supervisor, Signal::STOP);
-    let command = start_shrink(formation, "b");
-    wait_within(MOVE_MAX, "the move is decided", || whole(formation).moves.iter().any(|m| m.node == 1));
+    let command = formation.start_change("shrink", "b");
+    wait_within(MOVE_MAX, "the move is decided", || formation.whole().moves.iter().any(|m| m.node == 1));
     (command, supervisor)
 }
 
@@ -83,7 +61,8 @@ fn a_host_leaves_while_programs_work() {
     load.wait_for_turns();
     let (supervisor, mut gone) = processes(&formation, "b");
     gone.push(supervisor);
-    shrink(&formation, &["--hosts", "b"])
+    formation
+        .change("shrink", &["--hosts", "b"])
         .succeeds()
         .tells(&["node 0 is copied to host c", "node 1 moves to host c"])
         .prints(&["host b: has left\n"]);
@@ -93,7 +72,7 @@ fn a_host_leaves_while_programs_work() {
     wait_until("its processes have ended", || !gone.iter().any(|pid| is_alive(*pid)));
     load.end();
     assert_eq!(read(&client, before, 0, text.len()), text);
-    let report = status(&formation);
+    let report = formation.status();
     assert_eq!(
         (&report["state"], &report["hosts"][1]["state"]),
         (&"running".into(), &"left".into()),
@@ -109,12 +88,13 @@ fn a_host_leaves_while_programs_work() {
     let text_of_loss = formation.place.run(&["status", "--name", &formation.name, "--lost"]).out;
     assert!(text_of_loss.contains("host b has left\n") && text_of_loss.contains("nothing is lost for good"));
     // Two are left, and stay: one alone protects nothing.
-    shrink(&formation, &["--hosts", "c"]).fails(1, &["only host a would be left"]);
-    shrink(&formation, &["--hosts", "b"]).fails(1, &["host b: has left already"]);
+    formation.change("shrink", &["--hosts", "c"]).fails(1, &["only host a would be left"]);
+    formation.change("shrink", &["--hosts", "b"]).fails(1, &["host b: has left already"]);
     write(&client, before, BLOCK, &[7; BLOCK]);
     lose(&formation, "c");
     wait_within(MOVE_MAX, "all is on one host", || {
-        whole(&formation)
+        formation
+            .whole()
             .nodes
             .iter()
             .all(|node| node.host == "a" && node.life == bivouac_launch::NodeLife::Ready)
@@ -187,7 +167,7 @@ fn the_loss_of_the_host_that_leaves_is_one_as_any_other() {
     write(&client, file, 0, &[1; 16 * BLOCK]);
     let (command, stopped) = begin_to_leave(&formation);
     lose(&formation, "b");
-    let is_lost = || whole(&formation).hosts[1].life == HostLife::Lost;
+    let is_lost = || formation.whole().hosts[1].life == HostLife::Lost;
     wait_within(MOVE_MAX, "the keeper takes it for lost", is_lost);
     signal(stopped, Signal::CONT);
     wait_for(command).fails(1, &[]).prints(&["\"state\":\"lost\"", "its nodes go on elsewhere"]);
@@ -230,7 +210,7 @@ fn a_node_that_was_sealed_in_vain_goes_on_where_it_is() {
     let file = create(&client, "x");
     write(&client, file, 0, &[1; 16 * BLOCK]);
     let (command, _stopped) = begin_to_leave(&formation);
-    let epoch = whole(&formation).moves[0].epoch;
+    let epoch = formation.whole().moves[0].epoch;
     // As the supervisor would have its daemon do it.
     let map = map(&formation, "c");
     let secret = StateDir::at(part(&formation, "c")).secret().unwrap();
@@ -253,7 +233,7 @@ fn a_node_that_was_sealed_in_vain_goes_on_where_it_is() {
     assert_eq!(read(&client, file, 0, 16 * BLOCK), [1; 16 * BLOCK]);
     write(&client, file, 0, &[2; 16 * BLOCK]);
     assert_eq!(read(&client, file, 0, 16 * BLOCK), [2; 16 * BLOCK]);
-    let report = status(&formation);
+    let report = formation.status();
     assert_eq!(
         (&report["nodes"][1]["host"], &report["nodes"][1]["moved_in_epoch"]),
         (&"b".into(), &0.into())
@@ -267,14 +247,14 @@ fn a_node_that_was_sealed_in_vain_goes_on_where_it_is() {
 fn a_departure_goes_on_without_who_asked_for_it() {
     let formation = protected();
     let (mut command, stopped) = begin_to_leave(&formation);
-    let late = shrink(&formation, &["--hosts", "b", "--timeout", "1s"]);
+    let late = formation.change("shrink", &["--hosts", "b", "--timeout", "1s"]);
     late.fails(1, &["has not left within 1 s; it goes on leaving", "wait for it again: bivouac shrink"]);
     signal(u64::from(command.id()), Signal::INT);
     assert_eq!(command.wait().unwrap().code(), Some(1));
     wait_for(command).tells(&["it goes on leaving"]);
     let text = formation.place.run(&["status", "--name", &formation.name]).out;
     assert!(text.contains("host b is leaving: node 1 moves to host c"), "{text}");
-    let again = start_shrink(&formation, "b");
+    let again = formation.start_change("shrink", "b");
     signal(stopped, Signal::CONT);
     wait_for(again).succeeds();
     take_down(&formation, &["b"]);
@@ -284,10 +264,11 @@ fn a_departure_goes_on_without_who_asked_for_it() {
 #[test]
 fn what_cannot_leave_is_refused_and_changes_nothing() {
     let formation = protected();
-    shrink(&formation, &["--hosts", "b,z"])
+    formation
+        .change("shrink", &["--hosts", "b,z"])
         .fails(2, &["--hosts z: formation", "has no such host", "a, b, c"]);
-    shrink(&formation, &["--hosts", "b,c"]).fails(1, &["only host a would be left", "bivouac down"]);
-    shrink(&formation, &["--hosts", "a,b,c"]).fails(1, &["no host would be left"]);
+    formation.change("shrink", &["--hosts", "b,c"]).fails(1, &["only host a would be left", "bivouac down"]);
+    formation.change("shrink", &["--hosts", "a,b,c"]).fails(1, &["no host would be left"]);
     let said = at(&formation, "c", &["shrink", "--hosts", "z", "--json"]);
     assert_eq!(serde_json::from_str::<Value>(&said.out).unwrap()["error"]["code"], 2);
     if can_mount() {
@@ -298,19 +279,19 @@ fn what_cannot_leave_is_refused_and_changes_nothing() {
         std::fs::write(dir.join("x"), "content").unwrap();
         let open = std::fs::File::open(dir.join("x")).unwrap();
         let busy = format!("host b: {text} is in use by ");
-        shrink(&formation, &["--hosts", "b"]).fails(1, &[&busy, "--force"]);
-        assert!(whole(&formation).departures.is_empty());
+        formation.change("shrink", &["--hosts", "b"]).fails(1, &[&busy, "--force"]);
+        assert!(formation.whole().departures.is_empty());
         drop(open);
         // What is closed is no hindrance, and arrives. A process that another test starts just now may have inherited
         // it.
-        wait_within(MOVE_MAX, "it leaves", || shrink(&formation, &["--hosts", "b"]).code == 0);
+        wait_within(MOVE_MAX, "it leaves", || formation.change("shrink", &["--hosts", "b"]).code == 0);
         let client = far_library(&part(&formation, "a"));
         let file = client.resolve(b"x").unwrap();
         assert_eq!(read(&client, file.ino, 0, 100), b"content");
         take_down(&formation, &["b"]);
         return;
     }
-    assert!(whole(&formation).departures.is_empty());
+    assert!(formation.whole().departures.is_empty());
     take_down(&formation, &[]);
 }
 
@@ -322,14 +303,15 @@ fn only_hosts_of_protected_formations_leave() {
     std::fs::remove_dir(formation.runtime("a")).unwrap();
     std::os::unix::fs::symlink(".", formation.runtime("a")).unwrap();
     formation.up("a,b,c", "", &[]).succeeds();
-    shrink(&formation, &["--hosts", "b"]).fails(1, &["is not protected", "--protect replicas=2"]);
+    formation.change("shrink", &["--hosts", "b"]).fails(1, &["is not protected", "--protect replicas=2"]);
     formation.down().succeeds();
     formation.up("a,b,c", "", &["--protect", "replicas=2", "--dead-after", "2s"]).succeeds();
-    shrink(&formation, &["--hosts", "a"])
+    formation
+        .change("shrink", &["--hosts", "a"])
         .fails(1, &["host a: the keeper of formation", "runs there", "bivouac down"]);
     formation.down().succeeds();
     formation.place.run(&["up", "--name", &formation.name, "--nodes", "2", "--no-mount"]).succeeds();
-    shrink(&formation, &["--hosts", "a"]).fails(1, &["is on this host alone"]);
+    formation.change("shrink", &["--hosts", "a"]).fails(1, &["is on this host alone"]);
 }
 
 /// S840: taken away from those who use it.
@@ -344,7 +326,7 @@ fn a_busy_mount_is_taken_away_by_force() {
     at(&formation, "b", &["mount", &dir.display().to_string()]).succeeds();
     std::fs::write(dir.join("x"), "content").unwrap();
     let open = std::fs::File::open(dir.join("x")).unwrap();
-    shrink(&formation, &["--hosts", "b", "--force"]).succeeds();
+    formation.change("shrink", &["--hosts", "b", "--force"]).succeeds();
     drop(open);
     let client = far_library(&part(&formation, "c"));
     let file = client.resolve(b"x").unwrap();

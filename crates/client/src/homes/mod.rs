@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bivouac_types::{Attr, Contract, FsResult, Ino, NodeId, PartitionId, StatFs};
 use bivouac_wire::{InoOnly, Partition, Seen, StatFsRequest, op};
+use scopeguard::guard;
 
 use crate::connections::Connections;
 use known::{KnownFile, KnownFiles};
@@ -27,18 +28,6 @@ pub struct Homes {
     pub(crate) leases: Leases,
     /// The directories that they have spread.
     pub(crate) spread: SpreadDirs,
-}
-
-/// A change of a file's size that is under way, until this is dropped.
-struct SizeChange<'a> {
-    homes: &'a Homes,
-    ino: Ino,
-}
-
-impl Drop for SizeChange<'_> {
-    fn drop(&mut self) {
-        self.homes.known.end_change(self.ino, self.homes.leases.now());
-    }
 }
 
 impl Homes {
@@ -79,7 +68,8 @@ impl Homes {
     /// the reply, so that no lease on the file counts meanwhile.
     pub(crate) fn changing<T>(&self, ino: Ino, change: impl FnOnce() -> FsResult<T>) -> FsResult<T> {
         self.known.begin_change(ino);
-        let _change = SizeChange { homes: self, ino };
+        // Also where it panics: nothing of the file would count as current any more.
+        let _end = guard((), |()| self.known.end_change(ino, self.leases.now()));
         change()
     }
 

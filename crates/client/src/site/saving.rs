@@ -2,16 +2,15 @@
 //! decides; here it is only known whether to ask it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bivouac_types::{
     Attr, Contract, Errno, FsResult, FsyncPolicy, Ino, PartitionId, PartitionSettings, ReadPolicy, Rule,
     Source, WritePolicy,
 };
 use bivouac_wire::{BringRequest, FlushHereRequest, FlushTrigger, Partition, op};
-use parking_lot::Mutex;
 
 use super::Site;
+use crate::at_once::each_at_once;
 
 /// Files that one call brings to site storage at the same time: each waits for some round trips.
 const SAVED_AT_ONCE: usize = 16;
@@ -140,30 +139,10 @@ impl Site {
     /// # Errors
     /// That of the first file that is not there.
     pub(crate) fn save_each(&self, inos: &[Ino]) -> FsResult<()> {
-        let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
-        let work = || {
-            while let Some(ino) = inos.get(next.fetch_add(1, Ordering::Relaxed)) {
-                match self.save(*ino, FlushTrigger::Close) {
-                    // Removed meanwhile.
-                    Err(error) if error.errno() == Errno::ENOENT => {}
-                    Err(error) => {
-                        failed.lock().get_or_insert(error);
-                    }
-                    Ok(()) => {}
-                }
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 1..inos.len().min(SAVED_AT_ONCE) {
-                // This thread does what others do not.
-                let thread = std::thread::Builder::new().name("save".to_owned());
-                if let Err(error) = thread.spawn_scoped(scope, work) {
-                    log::warn!(why:% = error; "files are brought to site storage by fewer threads");
-                }
-            }
-            work();
-        });
-        failed.into_inner().map_or(Ok(()), Err)
+        let saved = each_at_once(SAVED_AT_ONCE, inos, |ino| self.save(*ino, FlushTrigger::Close));
+        let failed = saved.into_iter().filter_map(|(_, saved)| saved.err());
+        // What is not there was removed meanwhile.
+        failed.into_iter().find(|error| error.errno() != Errno::ENOENT).map_or(Ok(()), Err)
     }
 
     /// Brings a file that was synced to site storage if its policy says so.

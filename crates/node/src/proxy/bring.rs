@@ -10,6 +10,7 @@ use bivouac_layout::file_offset;
 use bivouac_source::Cause;
 use bivouac_types::{Errno, FsError, FsResult, Ino, Layout, TargetIndex};
 use bivouac_wire::{Decode, Encode, FoundData, InoOnly, Whence, op};
+use scopeguard::guard;
 
 use super::marks::{MarksChange, turn_in};
 use super::pin::keep_pin;
@@ -17,7 +18,6 @@ use super::sites::from_wire;
 use crate::identity::SYSTEM;
 use crate::namespace::decode;
 use crate::node::Node;
-use crate::on_drop::OnDrop;
 use crate::peers::StepContext;
 use crate::proxy_state::{Part, PresentStripes, WritePass};
 use crate::record::{SubfileOrigin, held_key};
@@ -208,7 +208,7 @@ impl Node {
             }
             bringing.insert((part, stripe));
         }
-        let _end = OnDrop::new(|| {
+        let _end = guard((), |()| {
             let was_coming = self.proxy.bringing.lock().remove(&(part, stripe));
             assert!(
                 was_coming || std::thread::panicking(),
@@ -262,7 +262,7 @@ impl Node {
                 return self.end_ahead(part, next);
             };
             let ended = Arc::clone(&node);
-            let end = OnDrop::new(move || ended.end_ahead(part, next));
+            let end = guard((), move |()| ended.end_ahead(part, next));
             if is_here(next) {
                 continue;
             }

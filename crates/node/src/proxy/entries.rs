@@ -11,10 +11,10 @@ use crate::directory::EntryPlace;
 use crate::intent_record::{Intent, NewDir};
 use crate::locks::LockTarget;
 use crate::node::Node;
-use crate::on_drop::OnDrop;
 use crate::record::{Dentry, Inode, SiteFile, seen_by_key, seen_key, xattr_key};
 use crate::session::Ctx;
 use bivouac_session::Item;
+use scopeguard::guard;
 
 /// Longest wait for entries that somebody else makes, before their asker asks again.
 const WAIT: Duration = Duration::from_secs(2);
@@ -63,7 +63,7 @@ impl Node {
             }
             listing.insert(dir);
             drop(listing);
-            let _end = OnDrop::new(|| {
+            let _end = guard((), |()| {
                 let was_listing = self.proxy.listing.lock().remove(&dir);
                 assert!(was_listing || std::thread::panicking(), "directory {dir} was listed by two");
                 self.proxy.listed.notify_all();

@@ -31,18 +31,17 @@ impl Node {
             return Ok(FlushState { done: true, job: 0, moved: 0, version: None, lost: Vec::new() });
         }
         self.run_job((ino, job), wait, move |node, job| {
-            let outcome = match node.flush_where_it_belongs(ino, job) {
-                Ok(Some(flushed)) => Ok(flushed),
-                Err(error) => Err(error),
-                // It goes when it gets another name, and nobody waits for that. No failure either, which would put off
-                // the flush after that.
-                Ok(None) if is_asked_by_client(occasion) => return Ok(job.ended()),
-                Ok(None) => {
-                    return Err(FsError::with(Errno::EBUSY, "it has a temporary name, which no source gets"));
-                }
-            };
-            node.proxy.failing.note(ino, &outcome);
-            outcome
+            let outcome = node.flush_where_it_belongs(ino, job).transpose();
+            if let Some(outcome) = outcome {
+                node.proxy.failing.note(ino, &outcome);
+                return outcome;
+            }
+            // It goes when it gets another name, and nobody waits for that. No failure either, which would put off the
+            // flush after that.
+            if is_asked_by_client(occasion) {
+                return Ok(job.ended());
+            }
+            Err(FsError::with(Errno::EBUSY, "it has a temporary name, which no source gets"))
         })
     }
 

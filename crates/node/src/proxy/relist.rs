@@ -14,12 +14,12 @@ use bivouac_types::{ExpectedFile, FsResult, Ino, Name, Timestamp, mode};
 use bivouac_wire::{
     Decode, FindPlaceRequest, FlushMark, MarkFlushRequest, NoteSeenRequest, Origin, SiteVersion, op,
 };
+use scopeguard::guard;
 
 use super::bring::in_progress;
 use super::sites::to_wire;
 use crate::identity::SYSTEM;
 use crate::node::Node;
-use crate::on_drop::OnDrop;
 use crate::peers::StepContext;
 use crate::proxy_state::{RelistNeed, Site};
 use crate::record::{Dentry, Inode, SiteFile, removed_key, seen_key};
@@ -76,7 +76,7 @@ impl Node {
             RelistNeed::List(known) => known,
         };
         let digest = Cell::new(None);
-        let _end = OnDrop::new(|| self.proxy.relists.end(dir, digest.get()));
+        let _end = guard((), |()| self.proxy.relists.end(dir, digest.get()));
         bivouac_net::before_waiting();
         match self.relist_now(dir, &site, known) {
             Ok(listed) => digest.set(listed),
@@ -366,7 +366,7 @@ impl Node {
             matches!(self.proxy.relists.begin(dir, Duration::ZERO, Duration::ZERO), RelistNeed::List(_));
         let Some(node) = self.this.get().cloned().filter(|_| is_free) else { return };
         let ended = node.clone();
-        let end = OnDrop::new(move || {
+        let end = guard((), move |()| {
             if let Some(node) = ended.upgrade() {
                 node.proxy.relists.end(dir, None);
             }
